@@ -94,13 +94,14 @@ impl Privileges {
         left.is_empty()
     }
 
-    /// Whether any of these is granted for something in this database.
-    pub fn reach(&self, db: &str, any_of: ActionSet) -> bool {
-        self.0.iter().any(|(resource, actions)| {
-            let some = actions.contains(Action::AnyAction)
-                || actions.minus(actions.minus(any_of)) != ActionSet::NONE;
-            some && resource.reaches(db)
-        })
+    /// Whether anything is granted there.
+    pub fn allow_any(&self, target: Target<'_>) -> bool {
+        self.0.keys().any(|resource| resource.covers(target))
+    }
+
+    /// Whether anything is granted for something in this database.
+    pub fn reach(&self, db: &str) -> bool {
+        self.0.keys().any(|resource| resource.reaches(db))
     }
 
     /// All, by pattern.

@@ -12,8 +12,20 @@ pub enum Target<'a> {
     Database(&'a str),
     /// One collection.
     Collection(&'a str, &'a str),
+    /// All databases and their collections, but for `local`, `config` and system collections.
+    AnyNormal,
     /// What only `anyResource` covers.
     Any,
+}
+
+impl<'a> Target<'a> {
+    /// The collection `db.name`, or the database if there is no more.
+    pub fn of_namespace(namespace: &'a str) -> Self {
+        match namespace.split_once('.') {
+            Some((db, name)) => Target::Collection(db, name),
+            None => Target::Database(namespace),
+        }
+    }
 }
 
 /// A pattern of resources, as privileges name them.
@@ -52,6 +64,7 @@ impl Resource {
             (Resource::Any, _) => true,
             (_, Target::Any) => false,
             (Resource::Cluster, target) => target == Target::Cluster,
+            (Resource::AnyNormal, Target::AnyNormal) => true,
             (Resource::AnyNormal, Target::Database(db)) => !is_own(db),
             (Resource::AnyNormal, Target::Collection(db, name)) => !is_own(db) && !is_system(name),
             (Resource::Database(own), Target::Database(db)) => own == db,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use rand::Rng;
 use sheaf_auth::server::Challenge;
-use sheaf_auth::{Account, UserName};
+use sheaf_auth::{Account, Action, ActionSet, RoleName, Target, UserName};
 use sheaf_errors::Result;
 
 /// The users that a role knows.
@@ -40,6 +40,8 @@ impl Access {
 /// What a connection has said and proved of its client.
 #[derive(Default)]
 pub struct ClientAccess {
+    /// Whether it is the server itself, which has no connection.
+    pub is_server: bool,
     /// Who it is.
     pub(crate) login: Option<Login>,
     /// A conversation under way.
@@ -78,4 +80,92 @@ pub(crate) enum Step {
     Proof(Box<Challenge>),
     /// An empty message, after which the client is who it says.
     Empty,
+}
+
+/// What a client may do.
+#[derive(Clone)]
+pub struct Rights(Held);
+
+#[derive(Clone)]
+enum Held {
+    Everything,
+    Account(Arc<Account>),
+    FirstUser,
+    Nothing,
+}
+
+impl Rights {
+    /// Everything: nobody is asked who he is, or it is the server itself.
+    pub const fn everything() -> Self {
+        Rights(Held::Everything)
+    }
+
+    /// What this user may do.
+    pub fn of(account: Arc<Account>) -> Self {
+        Rights(Held::Account(account))
+    }
+
+    /// What somebody may do before there is any user.
+    pub fn to_make_the_first_user() -> Self {
+        Rights(Held::FirstUser)
+    }
+
+    /// Nothing.
+    pub fn nothing() -> Self {
+        Rights(Held::Nothing)
+    }
+
+    /// Whose they are, if a user's.
+    pub fn user(&self) -> Option<&UserName> {
+        match &self.0 {
+            Held::Account(account) => Some(&account.user.name),
+            _ => None,
+        }
+    }
+
+    /// Whether they have no bounds.
+    pub fn are_everything(&self) -> bool {
+        matches!(self.0, Held::Everything)
+    }
+
+    /// Whether all these actions may be done there.
+    pub fn may(&self, target: Target<'_>, actions: &[Action]) -> bool {
+        match &self.0 {
+            Held::Everything => true,
+            Held::Account(account) => account.resolved.privileges.allow_all(target, ActionSet::of(actions)),
+            Held::FirstUser => actions.iter().all(|action| match target {
+                Target::Database("admin" | "$external") => {
+                    matches!(action, Action::CreateUser | Action::CreateRole | Action::GrantRole)
+                }
+                Target::Cluster => {
+                    matches!(action, Action::AddShard | Action::ReplSetConfigure | Action::ReplSetGetStatus)
+                }
+                _ => false,
+            }),
+            Held::Nothing => false,
+        }
+    }
+
+    /// Whether anything may be done there.
+    pub fn may_anything(&self, target: Target<'_>) -> bool {
+        match &self.0 {
+            Held::Account(account) => account.resolved.privileges.allow_any(target),
+            Held::Everything => true,
+            Held::FirstUser | Held::Nothing => false,
+        }
+    }
+
+    /// Whether anything may be done to something in this database.
+    pub fn reach(&self, db: &str) -> bool {
+        match &self.0 {
+            Held::Account(account) => account.resolved.privileges.reach(db),
+            Held::Everything => true,
+            Held::FirstUser | Held::Nothing => false,
+        }
+    }
+
+    /// Whether the user has this role, by itself or by another.
+    pub fn have_role(&self, role: &RoleName) -> bool {
+        matches!(&self.0, Held::Account(account) if account.resolved.roles.contains(role))
+    }
 }

@@ -12,7 +12,7 @@ use sheaf_errors::Result;
 use crate::args::Args;
 use crate::reply::Reply;
 
-pub use privileges::{Action, Asked, Privilege, Privileges, Resource, When};
+pub use privileges::{Action, Asked, Judge, Privilege, Privileges, Resource, When, of_its_name};
 pub use table::{Entry, Run, RunOnFront, Table};
 
 /// One command: its arguments, parsed, and how to run it.

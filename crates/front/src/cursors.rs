@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use rand::RngExt;
+use sheaf_auth::UserName;
 use sheaf_bson::{DocBuf, RawDoc};
 use sheaf_errors::{Code, Error, Result, bail};
 use sheaf_meter::{Account, Held};
@@ -106,6 +107,8 @@ pub struct CursorInfo {
     pub namespace: String,
     /// The session that opened it; only that session may use it.
     pub lsid: Option<LogicalSessionId>,
+    /// The user who opened it, where users have to say who they are.
+    pub owner: Option<UserName>,
     /// The transaction that opened it; it dies with it.
     pub txn_number: Option<i64>,
     /// `noCursorTimeout`.
@@ -298,6 +301,7 @@ impl<C: Cursor + 'static> Cursors<C> {
             id,
             namespace: namespace.to_owned(),
             lsid: op.lsid(),
+            owner: op.rights.user().cloned(),
             txn_number: op.in_transaction().then(|| op.txn_number()).flatten(),
             no_timeout,
             command: DocBuf::from(op.body()),
@@ -353,6 +357,9 @@ impl<C: Cursor + 'static> Cursors<C> {
                 "Requested getMore on namespace '{namespace}', but cursor belongs to a different namespace {}",
                 info.namespace
             );
+        }
+        if info.owner.as_ref() != op.rights.user() {
+            bail!(Code::UNAUTHORIZED, "cursor id {id} was not created by the authenticated user");
         }
         check_session(&info, op)?;
         let cursor = slot.cursor.take();

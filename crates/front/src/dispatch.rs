@@ -1,6 +1,7 @@
 //! What every command needs, done once: names, generic arguments, limits, fail points, counting, the slow log. The command
 //! itself is its role's.
 
+pub mod authorize;
 mod check;
 mod fail;
 mod finish;
@@ -16,6 +17,7 @@ use sheaf_errors::{Code, Error, Result, bail};
 use sheaf_meter::Conduct;
 use sheaf_wire::{Flags, Sequence};
 
+use crate::access::Rights;
 use crate::args::Fields;
 use crate::client::Client;
 use crate::command::Counter;
@@ -174,7 +176,7 @@ fn prepare<'a>(
     }
     let api = check::api_version(front, command, &generic, &fields)?;
     let part = check::session_arguments(command, &generic, &fields)?;
-    let request = Request {
+    let mut request = Request {
         front,
         role,
         client,
@@ -199,7 +201,11 @@ fn prepare<'a>(
         close_after: Cell::new(false),
         sampled: RefCell::default(),
         metrics: OpMetrics::default(),
+        rights: Rights::everything(),
     };
+    if front.access.enabled {
+        request.rights = authorize::rights(&request)?;
+    }
     role.check(&request)?;
     check::in_transaction(&request)?;
     check::within_transaction(command, part)?;

@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
+use sheaf_auth::UserName;
 use sheaf_bson::{DocBuf, DocWriter, RawDoc, Value};
 
+use crate::access::Rights;
 use crate::client::{Client, CurrentOp};
 use crate::cursors::{CursorInfo, IdleCursor, OpenCursors};
 use crate::front::Front;
@@ -17,6 +19,13 @@ pub fn under_way(front: &Front, cursors: &dyn OpenCursors, all: bool) -> Vec<Doc
         (active || all).then(|| describe(cursors, &client, &host, &now))
     };
     front.clients().into_iter().filter_map(describe).collect()
+}
+
+/// Whether an operation is one of the user's own, or everything may be seen.
+pub fn is_of(operation: RawDoc<'_>, rights: &Rights) -> bool {
+    let users = operation.get("effectiveUsers").and_then(|users| users.as_array());
+    let user = users.and_then(|users| UserName::read(users.values().next()?.as_doc()?));
+    rights.are_everything() || (user.is_some() && user.as_ref() == rights.user())
 }
 
 /// A document for each cursor between two batches.

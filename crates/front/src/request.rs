@@ -11,6 +11,7 @@ use sheaf_bson::{RawDoc, Value};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_wire::Sequence;
 
+use crate::access::Rights;
 use crate::args::{Args, Fields};
 use crate::client::{Client, Stop};
 use crate::command::{Access, Description};
@@ -77,6 +78,8 @@ pub struct Request<'a> {
     pub sampled: RefCell<Vec<Sample>>,
     /// Figures for the slow log and the profiler.
     pub metrics: OpMetrics,
+    /// What its client may do.
+    pub rights: Rights,
 }
 
 /// `apiVersion` and its companions.

@@ -6,11 +6,12 @@ mod id;
 pub use id::{LogicalSessionId, subtype_name};
 
 use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
+use sheaf_auth::UserName;
 use sheaf_errors::{Code, Result, bail};
 use sheaf_meter::{Part, Process};
 
@@ -94,6 +95,8 @@ pub struct Session<S> {
     pub last_used: AtomicU64,
     /// The use that `config.system.sessions` was told of last.
     pub noted: AtomicU64,
+    /// The user that used it first, where users have to say who they are.
+    owner: OnceLock<UserName>,
     /// The session's transaction or retryable writes. Held by an operation with a `txnNumber` while it runs,
     /// so that such operations of one session come one after another.
     pub state: Mutex<S>,
@@ -105,12 +108,18 @@ impl<S: Default> Session<S> {
             id,
             last_used: AtomicU64::new(now),
             noted: AtomicU64::new(u64::MAX),
+            owner: OnceLock::new(),
             state: Mutex::default(),
         }
     }
 }
 
 impl<S> Session<S> {
+    /// Whether it is this user's; it becomes the first one's who asks.
+    pub fn belongs_to(&self, user: &UserName) -> bool {
+        self.owner.get_or_init(|| user.clone()) == user
+    }
+
     /// Whether it had not been used, at `now`, for this long.
     pub fn is_idle(&self, now: u64, timeout: Duration) -> bool {
         let used = self.last_used.load(Ordering::Relaxed);

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use sheaf_auth::{Account, UserName};
 use sheaf_bson::{DocBuf, Timestamp, Value};
-use sheaf_errors::{Code, Result};
+use sheaf_errors::{Code, Error, Result};
 use sheaf_front::access::Accounts;
 use sheaf_front::args::Fields;
 use sheaf_front::cursors::OpenCursors;
@@ -70,6 +70,12 @@ impl Role for Mongod {
             Ok(session) => session,
             Err(error) => return Ran::at_once(Err(error)),
         };
+        if let (Some(session), Some(user)) = (&session, request.rights.user())
+            && !session.belongs_to(user)
+        {
+            let text = "The session is another user's";
+            return Ran::at_once(Err(Error::new(Code::UNAUTHORIZED, text)));
+        }
         request.read_concern.set(read_concern(&self.0, request));
         let mut op = Operation {
             request,

@@ -21,6 +21,7 @@ const TICK: Duration = Duration::from_millis(500);
 pub async fn run(node: Arc<Node>) {
     // The monitor is a client without a connection: it has no number among them.
     let client = Arc::new(Client::new(0, None, &node.memory));
+    client.access.lock().is_server = true;
     let mut last = Instant::now();
     loop {
         tokio::select! {

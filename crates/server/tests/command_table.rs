@@ -19,7 +19,7 @@ Each command states these beside its code; there are no defaults. A test compare
   neither primary nor secondary. **auth**: *before* runs without authentication. **v1**: part of the stable API.
   **concerns**: which of `readConcern` (r) and `writeConcern` (w) it takes.
 - **privileges**: the actions that its user needs, and where; *c* is the collection that the command names, *db* its
-  database, *cluster* the cluster. Nothing checks them yet.
+  database, *cluster* the cluster. With `--auth` they are checked before the command runs.
 - **router**: how a router runs it.
 
 | command | access | txn | secondary | auth | v1 | concerns | privileges | router |
@@ -63,7 +63,8 @@ fn privileges(privileges: Privileges) -> String {
     match privileges {
         Privileges::None => String::new(),
         Privileges::Needs(list) => list.iter().map(privilege).collect::<Vec<_>>().join("; "),
-        Privileges::ByCommand(words) => format!("*{words}*"),
+        Privileges::ByCommand(words, _) => format!("*{words}*"),
+        Privileges::OfInner => "*those of the command that it explains*".to_owned(),
     }
 }
 

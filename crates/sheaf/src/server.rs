@@ -114,12 +114,6 @@ fn check_security(settings: &Settings, is_cluster: bool) -> Result<(), String> {
     if settings.key_file.is_some() {
         return Err("Error: --keyFile (security.keyFile) is not supported by this server yet".to_owned());
     }
-    if settings.auth == Some(true) {
-        return Err(
-            "Error: authentication (--auth, security.authorization) is not supported by this server yet"
-                .to_owned(),
-        );
-    }
     if settings.auth == Some(true) && (settings.repl_set.is_some() || is_cluster) {
         return Err("BadValue: security.keyFile is required when authorization is enabled with replica sets, and is not supported by this server yet".to_owned());
     }

@@ -1,8 +1,11 @@
 //! What the user of a command must be allowed to do, in MongoDB's terms: actions on resources.
 
 pub use sheaf_auth::Action;
-use sheaf_bson::RawDoc;
+use sheaf_auth::Target;
+use sheaf_bson::{RawDoc, Value};
 use sheaf_wire::Sequence;
+
+use crate::access::Rights;
 
 /// What the user of a command must be allowed to do.
 #[derive(Clone, Copy, Debug)]
@@ -13,8 +16,13 @@ pub enum Privileges {
     /// All of these, where their conditions hold.
     Needs(&'static [Privilege]),
     /// What the request contains decides, beyond what conditions can say; in words for the table.
-    ByCommand(&'static str),
+    ByCommand(&'static str, Judge),
+    /// Those of the command that stands in the request.
+    OfInner,
 }
+
+/// Whether rights are enough for a request.
+pub type Judge = fn(Asked<'_>, &Rights) -> bool;
 
 /// Actions on one resource.
 #[derive(Clone, Copy, Debug)]
@@ -68,6 +76,10 @@ pub enum When {
 /// What a condition looks at.
 #[derive(Clone, Copy)]
 pub struct Asked<'a> {
+    /// The command's name.
+    pub command: &'static str,
+    /// The database that it runs against.
+    pub db: &'a str,
     /// The command as it came.
     pub body: RawDoc<'a>,
     /// The message's kind-1 sequences.
@@ -75,6 +87,25 @@ pub struct Asked<'a> {
 }
 
 impl<'a> Asked<'a> {
+    /// The value of the command's own field.
+    pub fn first(self) -> Value<'a> {
+        self.body.iter().next().map_or(Value::Missing, |first| first.value())
+    }
+
+    /// The collection that the command's own value names; the database where it names none.
+    pub fn own(self) -> Target<'a> {
+        self.first().as_str().map_or(Target::Database(self.db), |name| Target::Collection(self.db, name))
+    }
+
+    /// The documents of a list, wherever they stand.
+    pub fn documents(self, list: &str) -> Vec<RawDoc<'a>> {
+        if let Some(sequence) = self.sequences.iter().find(|sequence| sequence.name == list) {
+            return sequence.iter().collect();
+        }
+        let array = self.body.get(list).and_then(|list| list.as_array());
+        array.into_iter().flat_map(RawDoc::values).filter_map(|value| value.as_doc()).collect()
+    }
+
     /// Whether this field is true.
     pub fn is_true(self, field: &str) -> bool {
         self.body.get(field).is_some_and(|value| value.truthy())
@@ -118,6 +149,11 @@ pub enum Resource {
     Cluster,
 }
 
+/// The action that has the command's name, on the cluster.
+pub fn of_its_name(asked: Asked<'_>, rights: &Rights) -> bool {
+    Action::from_name(asked.command).is_some_and(|action| rights.may(Target::Cluster, &[action]))
+}
+
 #[cfg(test)]
 mod tests {
     use sheaf_bson::doc;
@@ -128,12 +164,12 @@ mod tests {
     fn conditions_look_into_bodies_and_their_statements() {
         let one =
             doc! { "update": "c", "updates": [{ "q": {}, "u": {} }, { "q": {}, "u": {}, "upsert": true }] };
-        let asked = Asked { body: one.as_raw(), sequences: &[] };
+        let asked = Asked { command: "update", db: "a", body: one.as_raw(), sequences: &[] };
         assert!(asked.any_statement("updates", "upsert"));
         assert!(!asked.any_statement("updates", "multi"));
         assert!(asked.has("updates") && !asked.is_true("bypassDocumentValidation"));
         let none = doc! { "update": "c", "bypassDocumentValidation": 1 };
-        let asked = Asked { body: none.as_raw(), sequences: &[] };
+        let asked = Asked { command: "update", db: "a", body: none.as_raw(), sequences: &[] };
         assert!(!asked.any_statement("updates", "upsert") && asked.bypasses_validation());
     }
 }

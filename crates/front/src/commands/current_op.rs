@@ -14,6 +14,7 @@ use crate::request::Request;
 /// `{currentOp: 1, $all: bool, $ownOps: bool, <filter>}`.
 pub struct CurrentOp<'a> {
     all: bool,
+    own: bool,
     filter: Vec<sheaf_bson::Element<'a>>,
 }
 
@@ -41,7 +42,8 @@ impl<'a> Command<'a, Request<'a>> for CurrentOp<'a> {
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {
         let all = args.optional::<Loose>("$all")?.is_some_and(|b| b.0);
-        args.ignore(&["$ownOps", "$truncateOps"]);
+        let own = args.optional::<Loose>("$ownOps")?.is_some_and(|b| b.0);
+        args.ignore(&["$truncateOps"]);
         let filter = args
             .body()
             .iter()
@@ -49,7 +51,7 @@ impl<'a> Command<'a, Request<'a>> for CurrentOp<'a> {
             .filter(|f| !f.key().starts_with('$') && !crate::generic::is_generic(f.key_bytes()))
             .collect();
         args.ignore_rest();
-        Ok(CurrentOp { all, filter })
+        Ok(CurrentOp { all, own, filter })
     }
 
     fn run(self, op: &Request<'a>) -> Result<Reply> {
@@ -62,6 +64,9 @@ impl<'a> Command<'a, Request<'a>> for CurrentOp<'a> {
         let mut matching = Vec::new();
         let own = operations::under_way(op.front, op.role.cursors(), self.all);
         for operation in own.into_iter().chain(op.role.operations(op)?) {
+            if self.own && !operations::is_of(operation.as_raw(), &op.rights) {
+                continue;
+            }
             if matcher.matches_doc(operation.as_raw())? {
                 matching.push(operation);
             }

@@ -1,10 +1,12 @@
 //! `killCursors`.
 
+use sheaf_auth::Target;
 use sheaf_bson::Value;
 use sheaf_errors::{Code, Result, bail};
 
 use crate::args::{Args, Array};
 use crate::command::*;
+use crate::dispatch::authorize;
 use crate::reply::Reply;
 use crate::request::Request;
 
@@ -56,6 +58,13 @@ impl<'a> Command<'a, Request<'a>> for KillCursors<'a> {
 
     fn run(self, op: &Request<'a>) -> Result<Reply> {
         let namespace = op.namespace(self.collection);
+        let others = |id: &i64| {
+            op.role.cursors().info(*id).is_some_and(|info| info.owner.as_ref() != op.rights.user())
+        };
+        let may_all = || op.rights.may(Target::Collection(op.db, self.collection), &[Action::KillAnyCursor]);
+        if self.ids.iter().any(others) && !may_all() {
+            return Err(authorize::refused(op));
+        }
         let (mut killed, mut not_found) = (Vec::new(), Vec::new());
         for id in self.ids {
             let cursors = op.role.cursors();

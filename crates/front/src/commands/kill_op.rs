@@ -1,10 +1,12 @@
 //! `killOp`.
 
+use sheaf_auth::Target;
 use sheaf_bson::Value;
 use sheaf_errors::{Code, Result, bail};
 
 use crate::args::Args;
 use crate::command::*;
+use crate::dispatch::authorize;
 use crate::reply::Reply;
 use crate::request::Request;
 
@@ -48,6 +50,10 @@ impl<'a> Command<'a, Request<'a>> for KillOp {
     fn run(self, op: &Request<'a>) -> Result<Reply> {
         for client in op.front.clients() {
             if client.current.lock().op_id as i32 == self.op_id as i32 {
+                let own = client.access.lock().user() == op.rights.user();
+                if !own && !op.rights.may(Target::Cluster, &[Action::Killop]) {
+                    return Err(authorize::refused(op));
+                }
                 client.kill();
             }
         }

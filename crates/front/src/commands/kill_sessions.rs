@@ -29,8 +29,7 @@ impl<'a> Command<'a, Request<'a>> for KillSessions {
         admin_only: false,
         test_only: false,
         concerns: Concerns::NONE,
-        privileges: Privileges::Needs(&[Privilege::on(Resource::Cluster, &[Action::KillAnySession])
-            .if_found("a session is another user's")]),
+        privileges: Privileges::Needs(&[Privilege::on(Resource::Cluster, &[Action::KillAnySession])]),
         spread: Spread::AllShards,
         counter: Counter::Command,
         threads: Threads::DataMayBlock,

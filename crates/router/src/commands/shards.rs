@@ -25,7 +25,7 @@ pub(super) const fn spec(aliases: &'static [&'static str], help: &'static str, a
         admin_only: true,
         test_only: false,
         concerns: Concerns::WRITE,
-        privileges: Privileges::ByCommand("the action of its name on the cluster"),
+        privileges: Privileges::ByCommand("the action of its name on the cluster", of_its_name),
         spread: Spread::ConfigServers,
         counter: Counter::Command,
         threads: Threads::DataMayBlock,

@@ -1,5 +1,6 @@
 //! `configureQueryAnalyzer` on the primary of a replica set.
 
+use sheaf_auth::Target;
 use sheaf_bson::{DocBuf, RawDoc, Value};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_front::sampling::Configure;
@@ -28,7 +29,10 @@ impl<'a> Command<'a, Operation<'a>> for ConfigureQueryAnalyzer<'a> {
         admin_only: true,
         test_only: false,
         concerns: Concerns::NONE,
-        privileges: Privileges::ByCommand("configureQueryAnalyzer on the collection"),
+        privileges: Privileges::ByCommand("configureQueryAnalyzer on the collection", |asked, rights| {
+            let namespace = asked.first().as_str().unwrap_or_default();
+            rights.may(Target::of_namespace(namespace), &[Action::ConfigureQueryAnalyzer])
+        }),
         spread: Spread::Refused,
         counter: Counter::Command,
         threads: Threads::DataMayBlock,

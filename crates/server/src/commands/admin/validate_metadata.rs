@@ -1,7 +1,9 @@
 //! `validateDBMetadata`.
 
+use sheaf_auth::Target;
 use sheaf_bson::RawDoc;
 use sheaf_errors::{Result, bail};
+use sheaf_front::access::Rights;
 
 use crate::args::Args;
 use crate::command::*;
@@ -27,6 +29,7 @@ impl<'a> Command<'a, Operation<'a>> for ValidateDbMetadata {
         concerns: Concerns::NONE,
         privileges: Privileges::ByCommand(
             "validate on the collections that it names, else on the database that db names, else on every database",
+            may_validate,
         ),
         spread: Spread::AllShards,
         counter: Counter::Command,
@@ -45,5 +48,15 @@ impl<'a> Command<'a, Operation<'a>> for ValidateDbMetadata {
 
     fn run(self, _: &Operation<'a>) -> Result<Reply> {
         Ok(Reply::ok().with_array("apiVersionErrors", |_| {}))
+    }
+}
+
+fn may_validate(asked: Asked<'_>, rights: &Rights) -> bool {
+    let may = |target: Target<'_>| rights.may(target, &[Action::Validate]);
+    let text = |field: &str| asked.body.get(field).and_then(|value| value.as_str());
+    let Some(db) = text("db") else { return may(Target::AnyNormal) };
+    match text("collection") {
+        Some(collection) => may(Target::Collection(db, collection)),
+        None => may(Target::Database(db)),
     }
 }

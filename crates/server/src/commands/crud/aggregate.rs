@@ -48,6 +48,7 @@ impl<'a> Command<'a, Operation<'a>> for Aggregate<'a> {
         concerns: Concerns::BOTH,
         privileges: Privileges::ByCommand(
             "find on the collection unless its first stage reads none, and what each stage needs; bypassDocumentValidation where it writes, if it is asked for",
+            super::rights::may_aggregate,
         ),
         spread: Spread::Targeted,
         counter: Counter::Command,

@@ -57,6 +57,7 @@ impl<'a> Command<'a, Operation<'a>> for BulkWrite<'a> {
         concerns: Concerns::WRITE,
         privileges: Privileges::ByCommand(
             "on each namespace that operations name: insert, update (and insert where one upserts), remove; bypassDocumentValidation if it is asked for",
+            super::rights::may_bulk_write,
         ),
         spread: Spread::Targeted,
         counter: Counter::Command,

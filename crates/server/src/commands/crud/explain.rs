@@ -49,7 +49,7 @@ impl<'a> Command<'a, Operation<'a>> for Explain<'a> {
         admin_only: false,
         test_only: false,
         concerns: Concerns::READ,
-        privileges: Privileges::ByCommand("those of the command that it explains"),
+        privileges: Privileges::OfInner,
         spread: Spread::Inner,
         counter: Counter::Command,
         threads: Threads::DataMayBlock,

@@ -44,6 +44,8 @@ impl<'a> Command<'a, Operation<'a>> for GetMore<'a> {
         concerns: Concerns::READ,
         privileges: Privileges::ByCommand(
             "those of the command that opened the cursor, of the user who opened it",
+            // The cursor knows whose it is.
+            |_, _| true,
         ),
         spread: Spread::CursorOwners,
         counter: Counter::GetMore,

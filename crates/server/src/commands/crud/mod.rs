@@ -13,6 +13,7 @@ mod get_more;
 mod insert;
 pub mod pipeline;
 pub mod query;
+pub mod rights;
 mod update;
 pub mod writes;
 

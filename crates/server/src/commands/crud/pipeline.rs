@@ -10,6 +10,7 @@ use sheaf_exec::change_stream::SharedPosition;
 use sheaf_exec::database::{Db, Hooks, IsSpread};
 use sheaf_exec::plan::query::Hint;
 use sheaf_expr::ParseCx;
+use sheaf_front::access::Rights;
 use sheaf_front::operations;
 use sheaf_rows::{BoxOperator, Cx, Limits, Operator, Step, pull};
 
@@ -20,9 +21,9 @@ use crate::parked::Changes;
 
 /// The database of one pipeline, which reads what the command reads. The hint holds for this namespace.
 pub fn database(op: &Operation<'_>, hint: Option<(&Namespace, Hint)>, bypass_validation: bool) -> Result<Db> {
-    let (node, metrics) = (op.node().clone(), op.node().clone());
+    let (node, metrics, rights) = (op.node().clone(), op.node().clone(), op.rights.clone());
     let hooks = Hooks {
-        server_stats: Box::new(move |source, spec| server_documents(&node, source, spec)),
+        server_stats: Box::new(move |source, spec| server_documents(&node, &rights, source, spec)),
         latency_stats: Box::new(move |namespace, histograms| {
             let latencies = metrics.metrics.latencies_of(namespace);
             DocBuf::build(|out| crate::metrics::write_latencies(out, &latencies, histograms))
@@ -52,10 +53,21 @@ fn is_spread(op: &Operation<'_>) -> Option<IsSpread> {
 }
 
 /// The documents of the stages that show what the server does.
-fn server_documents(node: &Arc<Node>, source: StatsSource, spec: RawDoc<'_>) -> Result<Vec<DocBuf>> {
+fn server_documents(
+    node: &Arc<Node>,
+    rights: &Rights,
+    source: StatsSource,
+    spec: RawDoc<'_>,
+) -> Result<Vec<DocBuf>> {
+    // Without rights for all, one's own.
+    let of_all = rights.are_everything() || spec.get("allUsers").is_some_and(|all| all.truthy());
     match source {
         StatsSource::ListLocalSessions => {
             let mut sessions = node.sessions.list();
+            let named = spec.get("users").is_some();
+            sessions.retain(|session| {
+                of_all || named || rights.user().is_some_and(|user| session.belongs_to(user))
+            });
             sessions.sort_by_key(|session| session.id);
             sessions.dedup_by_key(|session| session.id);
             let shown = sessions.iter().map(|session| {
@@ -78,6 +90,7 @@ fn server_documents(node: &Arc<Node>, source: StatsSource, spec: RawDoc<'_>) -> 
             }
             all.extend(node.resharding_operations());
             all.extend(node.sampling.operations(false));
+            all.retain(|operation| of_all || operations::is_of(operation.as_raw(), rights));
             Ok(all)
         }
     }

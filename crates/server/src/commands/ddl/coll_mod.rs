@@ -13,6 +13,7 @@ use index::IndexMod;
 
 use crate::args::{Args, Array, Loose};
 use crate::command::*;
+use crate::commands::crud::rights::may_make_view;
 use crate::op::Operation;
 use crate::reply::Reply;
 
@@ -49,11 +50,10 @@ impl<'a> Command<'a, Operation<'a>> for CollMod<'a> {
         admin_only: false,
         test_only: false,
         concerns: Concerns::WRITE,
-        privileges: Privileges::Needs(&[
-            Privilege::on(Resource::Collection, &[Action::CollMod]),
-            Privilege::on(Resource::CollectionIn("viewOn"), &[Action::Find])
-                .if_found("viewOn, and the user may read the view"),
-        ]),
+        privileges: Privileges::ByCommand(
+            "collMod on the collection; of a view what an aggregate needs that reads what it shows, if the user may read the view",
+            |asked, rights| rights.may(asked.own(), &[Action::CollMod]) && may_make_view(asked, rights),
+        ),
         spread: Spread::PrimaryShard,
         counter: Counter::Command,
         threads: Threads::DataMayBlock,

@@ -15,6 +15,7 @@ use super::{names, views};
 use crate::args::{Args, Array, Loose};
 use crate::command::*;
 use crate::commands::crud::query;
+use crate::commands::crud::rights::may_make_view;
 use crate::op::Operation;
 use crate::reply::Reply;
 
@@ -43,15 +44,14 @@ impl<'a> Command<'a, Operation<'a>> for Create<'a> {
         admin_only: false,
         test_only: false,
         concerns: Concerns::WRITE,
-        privileges: Privileges::Needs(&[
-            Privilege::on(Resource::Collection, &[Action::CreateCollection])
-                .or(Action::Insert)
-                .if_asked("no viewOn", |asked| !asked.has("viewOn")),
-            Privilege::on(Resource::Collection, &[Action::CreateCollection])
-                .if_asked("viewOn", |asked| asked.has("viewOn")),
-            Privilege::on(Resource::CollectionIn("viewOn"), &[Action::Find])
-                .if_found("viewOn, and the user may read the view"),
-        ]),
+        privileges: Privileges::ByCommand(
+            "createCollection on the collection (or insert, if it is no view); of a view what an aggregate needs that reads what it shows, if the user may read the view",
+            |asked, rights| {
+                let may = |action: Action| rights.may(asked.own(), &[action]);
+                let creates = may(Action::CreateCollection) || (may(Action::Insert) && !asked.has("viewOn"));
+                creates && may_make_view(asked, rights)
+            },
+        ),
         spread: Spread::PrimaryShard,
         counter: Counter::Command,
         threads: Threads::DataMayBlock,

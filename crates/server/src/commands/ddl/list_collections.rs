@@ -1,5 +1,6 @@
 //! `listCollections`.
 
+use sheaf_auth::Target;
 use sheaf_bson::{Binary, DocBuf, DocWriter, RawDoc, Value};
 use sheaf_errors::Result;
 use sheaf_storage::{Collection, Uuid};
@@ -15,6 +16,7 @@ use crate::reply::Reply;
 pub struct ListCollections<'a> {
     filter: Option<RawDoc<'a>>,
     name_only: bool,
+    authorized: bool,
     batch_size: usize,
 }
 
@@ -48,9 +50,9 @@ impl<'a> Command<'a, Operation<'a>> for ListCollections<'a> {
     fn parse(args: &mut Args<'a>) -> Result<Self> {
         let filter = args.optional("filter")?;
         let name_only = args.optional::<Loose>("nameOnly")?.is_some_and(|flag| flag.0);
-        args.optional::<Loose>("authorizedCollections")?;
+        let authorized = args.optional::<Loose>("authorizedCollections")?.is_some_and(|b| b.0);
         args.ignore(&["includePendingDrops"]);
-        Ok(ListCollections { filter, name_only, batch_size: listing::batch_size(args)? })
+        Ok(ListCollections { filter, name_only, authorized, batch_size: listing::batch_size(args)? })
     }
 
     fn run(self, op: &Operation<'a>) -> Result<Reply> {
@@ -61,6 +63,10 @@ impl<'a> Command<'a, Operation<'a>> for ListCollections<'a> {
         let (views, collections): (Vec<_>, Vec<_>) = catalog.collections(op.db()).partition(|c| c.is_view());
         let mut listed = Vec::new();
         for collection in collections.into_iter().chain(views) {
+            let target = Target::Collection(op.db(), collection.name());
+            if self.authorized && !op.rights.may_anything(target) {
+                continue;
+            }
             let entry = DocBuf::build(|doc| write_entry(doc, collection, self.name_only));
             if filter.matches_doc(entry.as_raw())? {
                 listed.push(entry);

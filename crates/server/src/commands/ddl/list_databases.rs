@@ -1,5 +1,6 @@
 //! `listDatabases`.
 
+use sheaf_auth::Target;
 use sheaf_bson::{DocBuf, RawDoc};
 use sheaf_errors::Result;
 use sheaf_exec::ddl::stats;
@@ -14,6 +15,7 @@ use crate::reply::Reply;
 pub struct ListDatabases<'a> {
     filter: Option<RawDoc<'a>>,
     name_only: bool,
+    authorized: Option<bool>,
 }
 
 impl<'a> Command<'a, Operation<'a>> for ListDatabases<'a> {
@@ -43,8 +45,8 @@ impl<'a> Command<'a, Operation<'a>> for ListDatabases<'a> {
     fn parse(args: &mut Args<'a>) -> Result<Self> {
         let filter = args.optional("filter")?;
         let name_only = args.optional::<Loose>("nameOnly")?.is_some_and(|flag| flag.0);
-        args.optional::<Loose>("authorizedDatabases")?;
-        Ok(ListDatabases { filter, name_only })
+        let authorized = args.optional::<Loose>("authorizedDatabases")?.map(|b| b.0);
+        Ok(ListDatabases { filter, name_only, authorized })
     }
 
     fn run(self, op: &Operation<'a>) -> Result<Reply> {
@@ -53,8 +55,13 @@ impl<'a> Command<'a, Operation<'a>> for ListDatabases<'a> {
         let catalog = op.catalog();
         let mut databases = Vec::new();
         let mut total = 0;
+        let all = op.rights.may(Target::Cluster, &[Action::ListDatabases]);
+        let only_own = self.authorized.unwrap_or(!all);
         for name in catalog.databases() {
             op.check_interrupt()?;
+            if only_own && !op.rights.reach(name) {
+                continue;
+            }
             let mut bytes = 0;
             for collection in catalog.collections(name).filter(|_| !self.name_only) {
                 op.check_interrupt()?;

@@ -1,7 +1,9 @@
 //! `renameCollection`.
 
+use sheaf_auth::Target;
 use sheaf_bson::Value;
 use sheaf_errors::{Code, Result, bail};
+use sheaf_front::access::Rights;
 use sheaf_storage::{Collection, Told, Uuid};
 
 use super::names;
@@ -9,6 +11,24 @@ use crate::args::{Args, Loose};
 use crate::command::*;
 use crate::op::Operation;
 use crate::reply::Reply;
+
+fn may_rename(asked: Asked<'_>, rights: &Rights) -> bool {
+    let (from, to) = (asked.first().as_str(), asked.body.get("to").and_then(|to| to.as_str()));
+    // Without names it fails when it is parsed.
+    let (Some(from), Some(to)) = (from, to) else { return true };
+    let may = |namespace: &str, actions: &[Action]| rights.may(Target::of_namespace(namespace), actions);
+    let drops = asked.body.get("dropTarget").is_some_and(|drops| drops.truthy());
+    if drops && !may(to, &[Action::DropCollection]) {
+        return false;
+    }
+    let ((from_db, _), (to_db, _)) = (names::split(from), names::split(to));
+    if from_db == to_db {
+        let reads = [from, to].map(|namespace| may(namespace, &[Action::Find]));
+        return reads[0] == reads[1]
+            && rights.may(Target::Database(from_db), &[Action::RenameCollectionSameDb]);
+    }
+    may(from, &[Action::Find, Action::DropCollection]) && may(to, &[Action::Insert, Action::CreateIndex])
+}
 
 /// `{renameCollection: "db.from", to: "db.to", dropTarget: false}`
 pub struct RenameCollection<'a> {
@@ -34,6 +54,7 @@ impl<'a> Command<'a, Operation<'a>> for RenameCollection<'a> {
         concerns: Concerns::WRITE,
         privileges: Privileges::ByCommand(
             "within a database renameCollectionSameDB on it, and find on both collections or on neither; else find and dropCollection on the old, insert and createIndex on the new; dropCollection on the new with dropTarget",
+            may_rename,
         ),
         spread: Spread::PrimaryShard,
         counter: Counter::Command,

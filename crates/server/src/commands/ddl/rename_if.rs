@@ -34,7 +34,7 @@ impl<'a> Command<'a, Operation<'a>> for RenameIf<'a> {
         admin_only: true,
         test_only: false,
         concerns: Concerns::WRITE,
-        privileges: Privileges::ByCommand("internal on the cluster"),
+        privileges: INTERNAL,
         spread: Spread::Refused,
         counter: Counter::Command,
         threads: Threads::DataMayBlock,

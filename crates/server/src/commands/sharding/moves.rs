@@ -41,7 +41,7 @@ impl<'a, K: OfMoves> Command<'a, Operation<'a>> for OfMove<K> {
         admin_only: true,
         test_only: false,
         concerns: Concerns::NONE,
-        privileges: Privileges::ByCommand("internal on the cluster"),
+        privileges: INTERNAL,
         spread: Spread::Refused,
         counter: Counter::Command,
         threads: Threads::DataMayBlock,

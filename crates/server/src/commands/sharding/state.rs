@@ -25,7 +25,7 @@ const fn spec(help: &'static str, threads: Threads) -> Spec {
         admin_only: true,
         test_only: false,
         concerns: Concerns::NONE,
-        privileges: Privileges::ByCommand("the action of its name on the cluster"),
+        privileges: Privileges::ByCommand("the action of its name on the cluster", of_its_name),
         spread: Spread::Refused,
         counter: Counter::Command,
         threads,

@@ -33,7 +33,7 @@ impl<'a> Command<'a, Operation<'a>> for AdvanceStreams<'a> {
         admin_only: true,
         test_only: false,
         concerns: Concerns::NONE,
-        privileges: Privileges::ByCommand("internal on the cluster"),
+        privileges: INTERNAL,
         spread: Spread::Refused,
         counter: Counter::Command,
         threads: Threads::DataMayBlock,

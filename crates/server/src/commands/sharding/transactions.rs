@@ -49,7 +49,7 @@ impl<'a, A: Asked> Command<'a, Operation<'a>> for OfTransaction<A> {
         admin_only: true,
         test_only: false,
         concerns: Concerns::NONE,
-        privileges: Privileges::ByCommand("internal on the cluster"),
+        privileges: INTERNAL,
         spread: Spread::Refused,
         counter: Counter::Command,
         threads: Threads::Data,

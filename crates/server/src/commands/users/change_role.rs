@@ -28,6 +28,7 @@ impl<'a> Command<'a, Operation<'a>> for CreateRole<'a> {
         "adds a role to the database",
         Privileges::ByCommand(
             "createRole on the database; grantRole on the database of each role and of each privilege, which is admin for what belongs to none; setAuthenticationRestriction on the database, if there are any",
+            super::rights::create_role,
         ),
     );
 
@@ -137,6 +138,7 @@ impl<'a> Command<'a, Operation<'a>> for UpdateRole<'a> {
         "changes a role of the database",
         Privileges::ByCommand(
             "revokeRole on every database, as it takes away what was there; grantRole on the database of each role and of each privilege, which is admin for what belongs to none; setAuthenticationRestriction on the database, if there are any",
+            super::rights::update_role,
         ),
     );
 

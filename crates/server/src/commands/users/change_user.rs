@@ -27,6 +27,7 @@ impl<'a> Command<'a, Operation<'a>> for CreateUser<'a> {
         "adds a user to the database",
         Privileges::ByCommand(
             "createUser on the database; grantRole on the database of each role; setAuthenticationRestriction on the database, if there are any",
+            super::rights::create_user,
         ),
     );
 
@@ -109,6 +110,7 @@ impl<'a> Command<'a, Operation<'a>> for UpdateUser<'a> {
         "changes a user of the database",
         Privileges::ByCommand(
             "changePassword (or changeOwnPassword) and changeCustomData (or changeOwnCustomData) on the database, as the fields ask for it; for roles revokeRole on every database and grantRole on the database of each role; setAuthenticationRestriction on the database, if there are any",
+            super::rights::update_user,
         ),
     );
 

@@ -88,7 +88,7 @@ fn change_privileges(op: &Operation<'_>, role: &str, list: RawDoc<'_>, grants: b
 }
 
 macro_rules! of_roles {
-    ($($about:literal $type:ident = $name:literal, $help:literal, $needs:expr, $run:ident, $grants:literal;)*) => {$(
+    ($($about:literal $type:ident = $name:literal, $help:literal, $needs:expr, $judge:ident, $run:ident, $grants:literal;)*) => {$(
         #[doc = $about]
         pub struct $type<'a> {
             name: &'a str,
@@ -97,7 +97,7 @@ macro_rules! of_roles {
 
         impl<'a> Command<'a, Operation<'a>> for $type<'a> {
             const NAME: &'static str = $name;
-            const SPEC: Spec = super::spec::changes($help, Privileges::ByCommand($needs));
+            const SPEC: Spec = super::spec::changes($help, Privileges::ByCommand($needs, super::rights::$judge));
 
             fn parse(args: &mut Args<'a>) -> Result<Self> {
                 let name = own_name(args)?;
@@ -113,17 +113,17 @@ macro_rules! of_roles {
 
 of_roles! {
     "`{grantRolesToUser: \"name\", roles: [...]}`." GrantRolesToUser =
-        "grantRolesToUser", "gives roles to a user", GRANTS, change_user, true;
+        "grantRolesToUser", "gives roles to a user", GRANTS, grant_roles, change_user, true;
     "`{revokeRolesFromUser: \"name\", roles: [...]}`." RevokeRolesFromUser =
-        "revokeRolesFromUser", "takes roles from a user", REVOKES, change_user, false;
+        "revokeRolesFromUser", "takes roles from a user", REVOKES, revoke_roles, change_user, false;
     "`{grantRolesToRole: \"name\", roles: [...]}`." GrantRolesToRole =
-        "grantRolesToRole", "has a role include others", GRANTS, change_role, true;
+        "grantRolesToRole", "has a role include others", GRANTS, grant_roles, change_role, true;
     "`{revokeRolesFromRole: \"name\", roles: [...]}`." RevokeRolesFromRole =
-        "revokeRolesFromRole", "has a role include others no longer", REVOKES, change_role, false;
+        "revokeRolesFromRole", "has a role include others no longer", REVOKES, revoke_roles, change_role, false;
 }
 
 macro_rules! of_privileges {
-    ($($about:literal $type:ident = $name:literal, $help:literal, $needs:literal, $grants:literal;)*) => {$(
+    ($($about:literal $type:ident = $name:literal, $help:literal, $needs:literal, $judge:ident, $grants:literal;)*) => {$(
         #[doc = $about]
         pub struct $type<'a> {
             role: &'a str,
@@ -132,7 +132,7 @@ macro_rules! of_privileges {
 
         impl<'a> Command<'a, Operation<'a>> for $type<'a> {
             const NAME: &'static str = $name;
-            const SPEC: Spec = super::spec::changes($help, Privileges::ByCommand($needs));
+            const SPEC: Spec = super::spec::changes($help, Privileges::ByCommand($needs, super::rights::$judge));
 
             fn parse(args: &mut Args<'a>) -> Result<Self> {
                 let role = own_name(args)?;
@@ -153,8 +153,8 @@ macro_rules! of_privileges {
 of_privileges! {
     "`{grantPrivilegesToRole: \"name\", privileges: [...]}`." GrantPrivilegesToRole =
         "grantPrivilegesToRole", "gives privileges to a role",
-        "grantRole on the database of each privilege, which is admin for what belongs to none", true;
+        "grantRole on the database of each privilege, which is admin for what belongs to none", grant_privileges, true;
     "`{revokePrivilegesFromRole: \"name\", privileges: [...]}`." RevokePrivilegesFromRole =
         "revokePrivilegesFromRole", "takes privileges from a role",
-        "revokeRole on the database of each privilege, which is admin for what belongs to none", false;
+        "revokeRole on the database of each privilege, which is admin for what belongs to none", revoke_privileges, false;
 }

@@ -51,6 +51,7 @@ impl<'a> Command<'a, Operation<'a>> for UsersInfo<'a> {
         "describes users",
         Privileges::ByCommand(
             "viewUser on the database of each user, or on every database, unless it is the user itself",
+            super::rights::users_info,
         ),
     );
 
@@ -165,7 +166,10 @@ impl<'a> Command<'a, Operation<'a>> for RolesInfo<'a> {
     const NAME: &'static str = "rolesInfo";
     const SPEC: Spec = super::spec::shows(
         "describes roles",
-        Privileges::ByCommand("viewRole on the database of each role, unless it is one of the user's own"),
+        Privileges::ByCommand(
+            "viewRole on the database of each role, unless it is one of the user's own",
+            super::rights::roles_info,
+        ),
     );
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {

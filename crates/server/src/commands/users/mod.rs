@@ -6,6 +6,7 @@ mod fields;
 mod granted;
 mod info;
 mod remove;
+mod rights;
 mod spec;
 mod written;
 

@@ -13,6 +13,8 @@ use crate::stages::*;
 
 /// All stages, by name.
 pub static STAGES: &[&StageEntry] = &[
+    &densify::INTERNAL_DENSIFY,
+    &window::INTERNAL_SET_WINDOW_FIELDS,
     &project::ADD_FIELDS,
     &bucket::BUCKET,
     &bucket_auto::BUCKET_AUTO,
@@ -21,8 +23,10 @@ pub static STAGES: &[&StageEntry] = &[
     &stats::COLL_STATS,
     &count::COUNT,
     &stats::CURRENT_OP,
+    &densify::DENSIFY,
     &documents::DOCUMENTS,
     &facet::FACET,
+    &fill::FILL,
     &graph_lookup::GRAPH_LOOKUP,
     &group::GROUP,
     &stats::INDEX_STATS,
@@ -42,6 +46,7 @@ pub static STAGES: &[&StageEntry] = &[
     &search::SEARCH,
     &search::SEARCH_META,
     &project::SET,
+    &window::SET_WINDOW_FIELDS,
     &stats::SHARDED_DATA_DISTRIBUTION,
     &skip::SKIP,
     &sort::SORT,

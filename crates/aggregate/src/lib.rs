@@ -11,6 +11,7 @@
 mod accumulators;
 mod database;
 mod filters;
+mod idl;
 mod join;
 mod language;
 mod namespace;

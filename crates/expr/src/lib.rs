@@ -26,5 +26,5 @@ pub use deps::Deps;
 pub use env::{Env, size_of_value};
 pub use expr::{Expr, View};
 pub use operator::{is_known_operator, operator_names};
-pub use ops::{check_nesting, show};
+pub use ops::{Unit, check_nesting, show};
 pub use path::{FieldPath, get_path};

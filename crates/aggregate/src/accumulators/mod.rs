@@ -6,6 +6,7 @@
 mod minmax;
 mod n;
 mod numeric;
+pub(crate) mod percentile;
 mod set;
 mod state;
 #[cfg(test)]
@@ -17,8 +18,11 @@ use sheaf_errors::{Result, bail};
 use sheaf_expr::{Deps, Env, Expr, ParseCx};
 use sheaf_meter::ALLOCATION;
 
+pub(crate) use n::count as n_of;
+pub(crate) use set::array_elements;
+use state::Merging;
 pub use state::State;
-use state::{Make, Merging, Parsed};
+pub(crate) use state::{Make, Parsed, copy_in};
 
 /// An accumulator as the table describes it.
 pub struct Accumulator {
@@ -63,11 +67,20 @@ pub static ACCUMULATORS: &[Accumulator] = &[
     Accumulator { name: "$topN", parse: top::parse },
     Accumulator { name: "$bottom", parse: top::parse },
     Accumulator { name: "$bottomN", parse: top::parse },
+    Accumulator { name: "$median", parse: percentile::parse },
+    Accumulator { name: "$percentile", parse: percentile::parse },
 ];
 
 /// Whether `name` is an accumulator.
 pub fn is_accumulator(name: &str) -> bool {
     ACCUMULATORS.iter().any(|accumulator| accumulator.name == name)
+}
+
+/// Reads the argument of an accumulator where it is used as a window function, which may be an array.
+pub(crate) fn parse_argument(name: &str, argument: Value<'_>, cx: &mut ParseCx) -> Result<Parsed> {
+    let entry = ACCUMULATORS.iter().find(|entry| entry.name == name);
+    let entry = entry.expect("window functions name accumulators that there are");
+    (entry.parse)(entry.name, argument, cx)
 }
 
 /// One output field of a group: `total: {$sum: "$price"}`.

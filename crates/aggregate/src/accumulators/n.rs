@@ -67,7 +67,7 @@ fn parse(name: &'static str, argument: Value<'_>, cx: &mut ParseCx, which: Which
 }
 
 /// The value of `n`.
-pub(super) fn count(n: Value<'_>) -> Result<usize> {
+pub(crate) fn count(n: Value<'_>) -> Result<usize> {
     match n.as_exact_i64() {
         Some(n) if n > 0 => Ok(usize::try_from(n).unwrap_or(usize::MAX)),
         _ => bail!(7548606, "parameter 'n' must be coercible to a positive 64-bit integer"),

@@ -80,7 +80,7 @@ impl State for AddToSet {
 }
 
 /// The elements of an array that `$concatArrays` or `$setUnion` takes in; none of a missing one.
-fn elements<'a>(name: &str, value: Value<'a>) -> Result<impl Iterator<Item = Value<'a>>> {
+pub(crate) fn array_elements<'a>(name: &str, value: Value<'a>) -> Result<impl Iterator<Item = Value<'a>>> {
     let array = match value {
         Value::Missing => sheaf_bson::RawDoc::EMPTY,
         Value::Array(array) => array,
@@ -100,7 +100,7 @@ pub(super) struct ConcatArrays(Push);
 
 impl State for ConcatArrays {
     fn add(&mut self, value: Value<'_>) -> Result<()> {
-        elements("$concatArrays", value)?.try_for_each(|element| self.0.add(element))
+        array_elements("$concatArrays", value)?.try_for_each(|element| self.0.add(element))
     }
 
     fn result<'a>(&self, arena: &'a Bump) -> Result<Value<'a>> {
@@ -126,7 +126,7 @@ pub(super) struct SetUnion(AddToSet);
 
 impl State for SetUnion {
     fn add(&mut self, value: Value<'_>) -> Result<()> {
-        elements("$setUnion", value)?.try_for_each(|element| self.0.add(element))
+        array_elements("$setUnion", value)?.try_for_each(|element| self.0.add(element))
     }
 
     fn result<'a>(&self, arena: &'a Bump) -> Result<Value<'a>> {

@@ -52,7 +52,7 @@ impl State for Merging {
 }
 
 /// A parsed argument.
-pub(super) struct Parsed {
+pub(crate) struct Parsed {
     /// Evaluated for each document; its value is added.
     pub input: Expr,
     /// Evaluated once for each group (`n` of `$firstN`).
@@ -61,7 +61,7 @@ pub(super) struct Parsed {
 }
 
 /// Makes the state of a group from the value of `init`.
-pub(super) type Make = Box<dyn Fn(Value<'_>) -> Result<Box<dyn State>> + Send + Sync>;
+pub(crate) type Make = Box<dyn Fn(Value<'_>) -> Result<Box<dyn State>> + Send + Sync>;
 
 /// The error for a value that is no partial result.
 pub(super) fn no_partial<T>(name: &str, value: Value<'_>) -> Result<T> {
@@ -95,7 +95,7 @@ pub(super) fn check_state_memory(name: &str, held: usize) -> Result<()> {
 }
 
 /// A copy of an owned value in an arena.
-pub(super) fn copy_in<'a>(value: &OwnedValue, arena: &'a Bump) -> Value<'a> {
+pub(crate) fn copy_in<'a>(value: &OwnedValue, arena: &'a Bump) -> Value<'a> {
     let holder = sheaf_bson::document_in(arena, |out| _ = out.append("", value.as_value()));
     holder.iter().next().map_or(Value::Missing, |element| element.value())
 }

@@ -16,6 +16,10 @@ fn argument(name: &str) -> DocBuf {
         "$topN" | "$bottomN" => {
             doc! { "f": { (name): { "n": 3, "sortBy": { "k": -1, "v": 1 }, "output": "$v" } } }
         }
+        "$median" => doc! { "f": { (name): { "input": "$v", "method": "approximate" } } },
+        "$percentile" => {
+            doc! { "f": { (name): { "input": "$v", "p": [0.1, 0.5, 1], "method": "approximate" } } }
+        }
         _ => doc! { "f": { (name): "$v" } },
     }
 }

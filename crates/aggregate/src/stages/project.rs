@@ -36,12 +36,14 @@ pub struct Project {
     names: BTreeSet<String>,
     /// [`Projection::included_paths`], once somebody has asked.
     included: OnceLock<Option<BTreeSet<String>>>,
+    /// The stage that means the same, where nobody has given it.
+    derived: Option<DocBuf>,
 }
 
 impl Project {
     fn stage(projection: Projection, spec: RawDoc<'_>) -> Vec<SharedStage> {
         let names = spec.iter().map(|element| element.key().to_owned()).collect();
-        vec![Arc::new(Project { projection, names, included: OnceLock::new() })]
+        vec![Arc::new(Project { projection, names, included: OnceLock::new(), derived: None })]
     }
 
     /// Whether a filter on this path sees the same before and after.
@@ -101,6 +103,17 @@ pub(crate) fn parse_unset(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<V
     Ok(Project::stage(projection.map_err(|error| error.context("Invalid $unset"))?, spec.as_raw()))
 }
 
+/// A `$addFields`, or a `$project` that leaves fields out, which is part of what another stage is short for.
+pub(crate) fn derived(name: &str, spec: &DocBuf, cx: &mut StageCx<'_>) -> Result<SharedStage> {
+    let projection = match name {
+        "$addFields" => Projection::parse_add_fields(spec.as_raw(), cx.expr)?,
+        _ => Projection::parse(spec.as_raw(), Mode::Aggregate, cx.expr)?,
+    };
+    let names = spec.as_raw().iter().map(|element| element.key().to_owned()).collect();
+    let derived = Some(DocBuf::new().with(name, spec));
+    Ok(Arc::new(Project { projection, names, included: OnceLock::new(), derived }))
+}
+
 impl Stage for Project {
     fn name(&self) -> &'static str {
         if self.projection.kind() == Kind::Addition { "$addFields" } else { "$project" }
@@ -117,6 +130,10 @@ impl Stage for Project {
 
     fn shape(&self) -> Shape<'_> {
         Shape::Project(&self.projection)
+    }
+
+    fn spec(&self) -> Option<DocBuf> {
+        self.derived.clone()
     }
 
     fn keeps_count(&self) -> bool {

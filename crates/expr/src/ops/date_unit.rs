@@ -41,8 +41,10 @@ static TRUNC: Named = Named {
     unknown: 5439008,
 };
 
+/// A unit of time, by its name in MongoDB.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Unit {
+#[allow(missing_docs)]
+pub enum Unit {
     Year,
     Quarter,
     Month,
@@ -55,7 +57,8 @@ enum Unit {
 }
 
 impl Unit {
-    fn of(name: &str) -> Option<Unit> {
+    /// The unit of this name.
+    pub fn of(name: &str) -> Option<Unit> {
         Some(match name {
             "year" => Unit::Year,
             "quarter" => Unit::Quarter,
@@ -68,6 +71,16 @@ impl Unit {
             "millisecond" => Unit::Millisecond,
             _ => return None,
         })
+    }
+
+    /// The unit's length in milliseconds; `None` for a unit of varying length.
+    pub fn fixed_millis(self) -> Option<i64> {
+        self.months().is_none().then(|| self.millis())
+    }
+
+    /// The date that many units later, in UTC; `None` if no date can say it.
+    pub fn add_to(self, date: i64, amount: i64) -> Option<i64> {
+        add_units(date, self, amount, &Zone::Utc)
     }
 
     /// The unit's length, for units of fixed length.

@@ -1,0 +1,236 @@
+//! Runs `$_internalSetWindowFields`.
+
+use std::sync::Arc;
+
+use sheaf_bson::{Bump, DocWriter, OwnedValue, RawDoc, Value, compare};
+use sheaf_errors::{Code, Result, bail};
+use sheaf_expr::Env;
+use sheaf_meter::Held;
+use sheaf_rows::{BoxOperator, Cx, Figures, Operator, Row, Step, let_go};
+
+use super::SetWindowFields;
+use super::function::Kind;
+use super::running::Running;
+use super::waiting::{Queue, Waiting};
+
+/// Memory is accounted in steps of this.
+const COUNTED_BYTES: u64 = 64 << 10;
+
+/// Documents come in sorted by partition, and go out in that order when the functions know enough.
+pub(super) struct WindowRun {
+    stage: Arc<SetWindowFields>,
+    input: BoxOperator,
+    /// The value that the partition's documents share; `None` before the first.
+    partition: Option<OwnedValue>,
+    functions: Vec<Box<dyn Running>>,
+    queue: Queue,
+    /// How many documents of the partition have come, and how many have gone.
+    taken: u64,
+    given: u64,
+    /// All of the partition has come. The next one's first document, unless there is none.
+    ended: bool,
+    next: Option<(OwnedValue, Waiting)>,
+    /// The document that went last, and what was made of it.
+    current: Option<Waiting>,
+    output: Vec<u8>,
+    arena: Bump,
+    held: Held,
+    figures: Figures,
+}
+
+impl WindowRun {
+    pub(super) fn new(stage: Arc<SetWindowFields>, input: BoxOperator) -> Self {
+        WindowRun {
+            stage,
+            input,
+            partition: None,
+            functions: Vec::new(),
+            queue: Queue::default(),
+            taken: 0,
+            given: 0,
+            ended: false,
+            next: None,
+            current: None,
+            output: Vec::new(),
+            arena: Bump::new(),
+            held: Held::default(),
+            figures: Figures::default(),
+        }
+    }
+
+    /// Takes in the input's row, which may be the next partition's first.
+    fn take(&mut self, cx: &Cx<'_>) -> Result<()> {
+        self.arena.reset();
+        let row = Waiting::new(self.input.row().document(), self.input.metadata());
+        let env = cx.env_over(&self.input, &self.arena);
+        let partition = self.stage.partition_of(row.document(), &env)?;
+        drop(env);
+        self.input.release();
+        match &self.partition {
+            Some(known) if compare(known.as_value(), partition.as_value()).is_ne() => {
+                self.ended = true;
+                self.next = Some((partition, row));
+                Ok(())
+            }
+            Some(_) => self.take_in(row, cx),
+            None => self.begin(partition, row, cx),
+        }
+    }
+
+    /// Begins a partition with its first document.
+    fn begin(&mut self, partition: OwnedValue, row: Waiting, cx: &Cx<'_>) -> Result<()> {
+        self.arena.reset();
+        let env = cx.env(&self.arena);
+        let outputs = self.stage.outputs.iter();
+        self.functions = outputs.map(|output| output.function.start(&env)).collect::<Result<_>>()?;
+        drop(env);
+        (self.taken, self.given, self.ended) = (0, 0, false);
+        self.partition = Some(partition);
+        self.take_in(row, cx)
+    }
+
+    fn take_in(&mut self, row: Waiting, cx: &Cx<'_>) -> Result<()> {
+        self.arena.reset();
+        let env = cx.env(&self.arena);
+        if let Some(metadata) = row.metadata() {
+            env.set_metadata(metadata);
+        }
+        let document = row.document();
+        for (output, running) in self.stage.outputs.iter().zip(&mut self.functions) {
+            let value = output.function.input.eval(document, &env)?;
+            let sort = match &output.function.kind {
+                Kind::Rank(_) => self.stage.rank_key(document, row.metadata())?,
+                _ => self.stage.sort_value(document, &self.arena),
+            };
+            running.take(value, sort)?;
+        }
+        drop(env);
+        self.queue.push(row);
+        self.taken += 1;
+        self.account(cx)
+    }
+
+    /// Counts what is held; moves waiting documents to disk if that is too much.
+    fn account(&mut self, cx: &Cx<'_>) -> Result<()> {
+        let limit = cx.limits.memory_bytes;
+        let functions: usize = self.functions.iter().map(|running| running.memory_bytes()).sum();
+        if functions + self.queue.memory_bytes() > limit
+            && cx.limits.allow_disk_use
+            && self.queue.memory_bytes() > 0
+        {
+            let (records, bytes) = self.queue.spill()?;
+            self.figures.spilled.count += 1;
+            self.figures.spilled.records += records;
+            self.figures.spilled.bytes += bytes;
+        }
+        let used = functions + self.queue.memory_bytes();
+        if used > limit {
+            bail!(
+                5414201,
+                "Exceeded memory limit in DocumentSourceSetWindowFields, used {used} bytes but max allowed is {limit}"
+            );
+        }
+        let bytes = (used as u64).next_multiple_of(COUNTED_BYTES);
+        if bytes == self.held.bytes() {
+            return Ok(());
+        }
+        if self.held.bytes() == 0 {
+            self.held = sheaf_meter::reserve(0)?;
+        }
+        self.held.set(bytes)
+    }
+
+    fn is_ready(&mut self) -> Result<bool> {
+        for running in &mut self.functions {
+            if !running.is_ready(self.given, self.ended)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Gives the partition's next document with its fields.
+    fn give(&mut self, cx: &Cx<'_>) -> Result<()> {
+        let Some(row) = self.queue.pop()? else {
+            unreachable!("a document that has come waits until it goes");
+        };
+        self.arena.reset();
+        let env = cx.env(&self.arena);
+        for (output, running) in self.stage.outputs.iter().zip(&mut self.functions) {
+            env.set(output.slot, running.result(self.given, &self.arena)?);
+        }
+        self.given += 1;
+        self.output.clear();
+        let mut out = DocWriter::new(&mut self.output);
+        match &self.stage.projection {
+            Some(projection) => projection.apply(row.document(), &env, None, &mut out)?,
+            None => _ = out.append_all(row.document()),
+        }
+        drop(out);
+        drop(env);
+        crate::check_made(RawDoc::new(&self.output))?;
+        self.current = Some(row);
+        Ok(())
+    }
+}
+
+impl SetWindowFields {
+    /// The value by which the document is partitioned.
+    ///
+    /// Errors: `TypeMismatch` for an array.
+    fn partition_of<'a>(&'a self, document: RawDoc<'a>, env: &Env<'a>) -> Result<OwnedValue> {
+        let Some(expr) = &self.partition_by else { return Ok(Value::Null.into()) };
+        match expr.eval(document, env)? {
+            Value::Array(_) => {
+                bail!(Code::TYPE_MISMATCH, "Cannot 'partitionBy' an expression of type array")
+            }
+            Value::Missing => Ok(Value::Null.into()),
+            value => Ok(value.into()),
+        }
+    }
+}
+
+impl Operator for WindowRun {
+    fn work(&mut self, cx: &mut Cx<'_>) -> Result<Step> {
+        if self.given < self.taken && self.is_ready()? {
+            self.give(cx)?;
+            return Ok(Step::Row);
+        }
+        if self.ended {
+            assert!(self.given == self.taken, "of a partition that has come to its end everything is known");
+            return match self.next.take() {
+                Some((partition, row)) => {
+                    self.begin(partition, row, cx)?;
+                    Ok(Step::More)
+                }
+                None => Ok(Step::Eof),
+            };
+        }
+        match self.input.work(cx)? {
+            Step::Row => self.take(cx)?,
+            Step::More => {}
+            Step::Eof => self.ended = true,
+        }
+        Ok(Step::More)
+    }
+
+    fn row(&self) -> Row<'_> {
+        Row::of(RawDoc::new(&self.output))
+    }
+
+    fn metadata(&self) -> Option<RawDoc<'_>> {
+        self.current.as_ref().and_then(Waiting::metadata)
+    }
+
+    fn inputs(&mut self, visit: &mut dyn FnMut(&mut dyn Operator)) {
+        visit(&mut self.input);
+    }
+
+    fn release(&mut self) {
+        let_go(&mut self.output);
+    }
+
+    fn figures(&mut self) -> Option<&mut Figures> {
+        Some(&mut self.figures)
+    }
+}

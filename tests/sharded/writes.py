@@ -1,6 +1,7 @@
 """Writes to sharded collections: the same as to a collection on one shard, to every client."""
 
 import random
+import threading
 import time
 
 import bson
@@ -313,3 +314,32 @@ def one_document_is_another_shard_s(cluster):
             counts = [[answer.get(field) for field in ("n", "nModified")] for answer in (first, again)]
             assert counts[0] == counts[1] and counts[0][0] == 1, counts
         assert plants.find_one({"_id": 0})["n"] == 1
+
+
+@check
+def a_session_s_attempts_come_one_after_another(cluster):
+    """A statement is sent again while its first attempt still looks for the document: it is executed once by one router."""
+    with cluster.client(0) as client, cluster.shards[0].direct(0) as shard:
+        spread(cluster, client, "attempts.plants", {"k": 1})
+        plants = client.attempts.plants
+        plants.insert_many([{"_id": at, "k": at} for at in range(50)])
+        here = shard.attempts.plants.distinct("_id")
+        there = sorted(set(range(50)) - set(here))
+        # The best is on the shard that is slow, the next on the other one.
+        for order, at in enumerate((here[0], there[0], here[1])):
+            plants.update_one({"_id": at, "k": at}, {"$set": {"order": order}})
+        shard.admin.command({
+            "configureFailPoint": "failCommand", "mode": {"times": 1},
+            "data": {"failCommands": ["find"], "blockConnection": True, "blockTimeMS": 1000, "failInternalCommands": True}})
+        command = {"findAndModify": "plants", "query": {"order": {"$gte": 0}}, "sort": {"order": 1}, "remove": True}
+        with client.start_session() as session:
+            sent = {**command, "txnNumber": bson.Int64(1000)}
+            answers = []
+            attempts = [threading.Thread(target=lambda: answers.append(client.attempts.command(sent, session=session))) for _ in range(2)]
+            for attempt in attempts:
+                attempt.start()
+            for attempt in attempts:
+                attempt.join()
+        shard.admin.command({"configureFailPoint": "failCommand", "mode": "off"})
+        assert [answer["value"]["order"] for answer in answers] == [0, 0], answers
+        assert plants.count_documents({}) == 49

@@ -78,7 +78,11 @@ impl Role for Mongos {
                 transaction::run(&op, session, number, work)
             }
             (Some(session), Some(number)) if request.part == TxnPart::RetryableWrite => {
-                op.session_state(session).map(|mut state| state.begin_write(number)).and_then(|()| work(&op))
+                // Held to the end: an attempt that its client has given up may still be about to write when the next one asks for records.
+                op.session_state(session).and_then(|mut state| {
+                    state.begin_write(number);
+                    work(&op)
+                })
             }
             _ => work(&op),
         };

@@ -66,15 +66,15 @@ def go_on(cluster):
 class Running:
     """A command of its own thread."""
 
-    def __init__(self, cluster, command):
-        self.result, self.cluster = None, cluster
+    def __init__(self, cluster, command, database="admin"):
+        self.result, self.cluster, self.database = None, cluster, database
         self.thread = threading.Thread(target=self.run, args=(command,), daemon=True)
         self.thread.start()
 
     def run(self, command):
         with self.cluster.client() as client:
             try:
-                self.result = client.admin.command(command)
+                self.result = client[self.database].command(command)
             except PyMongoError as error:
                 self.result = error
 
@@ -448,6 +448,53 @@ def retries_after_resharding(cluster):
                 assert (first["n"], first.get("nModified")) == (again["n"], again.get("nModified")), (first, again)
         assert client.rekeyed.plants.find_one({"n": 5})["times"] == 1
         assert client.rekeyed.plants.count_documents({}) == 21
+
+
+@check
+def writes_that_meet_another_key(cluster):
+    """One shard has executed a statement when the collection gets another key, the other has not: nothing is written twice, or is
+    missing without an error."""
+    name = "metkeys.plants"
+    with cluster.client(retryWrites=False) as client, cluster.shards[1].direct(0) as shard:
+        plants = spread(cluster, client, name, 200)
+        # By the new key it lies among what the other shard has had by the old one.
+        plants.insert_one({"_id": 500, "n": 500, "m": 5})
+        kept = {"$nin": [20, 180]}
+        sent = {
+            "here": {"update": "plants", "updates": [{"q": {"_id": 7}, "u": {"$inc": {"one": 1}}}]},
+            "there": {"update": "plants", "updates": [{"q": {"_id": 500}, "u": {"$inc": {"one": 1}}}]},
+            "nobody": {"update": "plants", "updates": [{"q": {"_id": -1}, "u": {"$inc": {"one": 1}}}]},
+            "all": {"update": "plants", "updates": [{"q": {"_id": kept}, "u": {"$inc": {"all": 1}}, "multi": True}]},
+            "high": {"update": "plants", "updates": [{"q": {"_id": {"$gte": 190}}, "u": {"$inc": {"high": 1}}, "multi": True}]},
+            "gone": {"delete": "plants", "deletes": [{"q": {"_id": {"$in": [20, 180]}}, "limit": 0}]},
+        }
+        bulk = {"bulkWrite": 1, "nsInfo": [{"ns": name}], "ops": [
+            {"update": 0, "filter": {"_id": 8}, "updateMods": {"$inc": {"one": 1}}, "multi": False}]}
+        shard.admin.command({
+            "configureFailPoint": "failCommand", "mode": "alwaysOn",
+            "data": {"failCommands": ["update", "delete", "bulkWrite"], "blockConnection": True, "blockTimeMS": 10000, "failInternalCommands": True}})
+        running = {what: Running(cluster, command, "metkeys") for what, command in sent.items()}
+        running["bulk"] = Running(cluster, bulk)
+        with cluster.shards[0].direct(0) as other:
+            there = other.metkeys.plants
+            eventually(lambda: [there.count_documents({field: 1}) for field in ("one", "all")] == [2, 99], "one shard has done its part")
+            eventually(lambda: there.count_documents({"_id": 20}) == 0, "one shard has deleted its part")
+        client.admin.command("reshardCollection", name, key={"m": 1}, numInitialChunks=2)
+        waits = [what for what, command in running.items() if command.thread.is_alive()]
+        shard.admin.command("configureFailPoint", "failCommand", mode="off")
+        assert len(waits) == len(running), waits
+        answers = {what: command.join() for what, command in running.items()}
+        count = {what: answer["n"] for what, answer in answers.items() if what != "bulk"}
+        assert count == {"here": 1, "there": 1, "nobody": 0, "all": 99, "high": 11, "gone": 2}, answers
+        assert answers["bulk"]["nMatched"] == 1, answers
+        failed = {what: answer["writeErrors"][0]["code"] for what, answer in answers.items() if "writeErrors" in answer}
+        assert failed == {"all": 175}, answers
+        found = {document["_id"]: document for document in plants.find()}
+        assert [(at, document["one"]) for at, document in sorted(found.items()) if "one" in document] == [(7, 1), (8, 1), (500, 1)]
+        assert sorted(at for at, document in found.items() if document.get("all") == 1) == [at for at in range(100) if at != 20]
+        assert all(document.get("all", 1) == 1 and document.get("high", 1) == 1 for document in found.values())
+        assert sum("high" in document for document in found.values()) == 11 and len(found) == 199
+        no_rubbish(cluster, name)
 
 
 @alone(shards=2, members=1, routers=1)

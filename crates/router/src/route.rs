@@ -106,6 +106,13 @@ impl<'o, 'a> Route<'o, 'a> {
         Ok(Placed::Whole(Addressed { target, version }))
     }
 
+    /// The view is out of date, but this request does not need a newer one.
+    pub fn is_out_of_date(&self) {
+        if let Some(believed) = &self.believed {
+            self.op.router.directory.stale(believed);
+        }
+    }
+
     /// A shard has answered this error. `Ok`: it said that the router's view is out of date, or the time to read at that the router has
     /// chosen; there is a newer one now, or some time has passed, and the request can begin anew.
     ///

@@ -187,6 +187,25 @@ impl<'b> Batch<'b> {
         }
     }
 
+    /// Whether the statement at this place is about one document.
+    pub fn is_single(&self, at: u32) -> bool {
+        let statement = self.statements[at as usize];
+        match self.deletes(at) && self.kind != Kind::Bulk {
+            true => statement.get("limit").and_then(|limit| limit.as_f64()) == Some(1.0),
+            false => !statement.get("multi").is_some_and(|multi| multi.truthy()),
+        }
+    }
+
+    /// Whether the statement at this place deletes.
+    pub fn deletes(&self, at: u32) -> bool {
+        let first = || self.statements[at as usize].iter().next();
+        match self.kind {
+            Kind::Deletes => true,
+            Kind::Bulk => first().is_some_and(|first| first.key() == "delete"),
+            Kind::Inserts | Kind::Updates => false,
+        }
+    }
+
     /// The number by which the statement at this place is known when it is sent again.
     pub fn stmt_id(&self, at: u32) -> i32 {
         self.stmt_ids.get(at as usize).copied().unwrap_or(self.first_stmt + at as i32)

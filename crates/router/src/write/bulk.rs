@@ -10,7 +10,7 @@ use sheaf_front::reply::Reply;
 use sheaf_rows::{Documents, Limits};
 
 use super::Answers;
-use super::outcome::{Taken, stale_entry, write_concern_error, write_error};
+use super::outcome::{StmtIds, Taken, stale_entry, write_concern_error, write_error};
 use super::own::ConcernErrors;
 use crate::cursor::Merged;
 use crate::forward::{Body, command, is_change};
@@ -33,6 +33,8 @@ pub struct BulkOutcome {
     failed: BTreeSet<u32>,
     concerns: Vec<(String, DocBuf)>,
     retried: BTreeSet<i32>,
+    /// Each statement is about one document: the write is retryable.
+    singles: bool,
 }
 
 impl Answers for BulkOutcome {
@@ -46,6 +48,7 @@ impl Answers for BulkOutcome {
 
     fn take(&mut self, op: &Operation<'_>, to: &Target, places: &[u32], answer: &Answer) -> Result<Taken> {
         let reply = answer.reply();
+        self.singles = op.is_retryable_write();
         for (figure, name) in self.figures.iter_mut().zip(FIGURES) {
             *figure += number(reply, name);
         }
@@ -56,7 +59,8 @@ impl Answers for BulkOutcome {
         let Some(cursor) = reply.get("cursor").and_then(|cursor| cursor.as_doc()) else {
             return Ok(Taken::default());
         };
-        let mut taken = Taken::default();
+        let found = ["nMatched", "nUpserted", "nDeleted"].map(|name| number(reply, name)).iter().sum();
+        let mut taken = Taken { found, ..Taken::default() };
         self.take_batch(places, &repeated, cursor, "firstBatch", &mut taken);
         let id = number(cursor, "id");
         if id != 0 {
@@ -94,6 +98,7 @@ impl Answers for BulkOutcome {
 
     fn add(&mut self, other: Self, concerns: ConcernErrors) {
         self.figures.iter_mut().zip(other.figures).for_each(|(sum, more)| *sum += more);
+        self.singles |= other.singles;
         self.items.extend(other.items);
         self.retried.extend(other.retried);
         self.concerns.extend(other.concerns.into_iter().chain(concerns));
@@ -104,16 +109,11 @@ impl BulkOutcome {
     /// Notes what this shard has on record of an earlier attempt; gives the places of statements that another shard has on record, too: the
     /// record goes with a range that moves, and by then two shards tell of the one document.
     fn note_retried(&mut self, body: RawDoc<'_>, places: &[u32], reply: RawDoc<'_>) -> Vec<u32> {
-        let list = |of: RawDoc<'_>, name| {
-            let ids = of.get(name).and_then(|ids| ids.as_array());
-            let ids = ids.into_iter().flat_map(|ids| ids.values());
-            ids.filter_map(|id| id.as_exact_i64()).map(|id| id as i32).collect::<Vec<_>>()
-        };
-        let (own, first) = (list(body, "stmtIds"), number(body, "stmtId") as i32);
-        let id_of = |at: u32| own.get(at as usize).copied().unwrap_or(first + at as i32);
-        let ids = list(reply, "retriedStmtIds");
-        let repeated: Vec<i32> = ids.into_iter().filter(|id| !self.retried.insert(*id)).collect();
-        places.iter().copied().filter(|at| repeated.contains(&id_of(*at))).collect()
+        let own = StmtIds::of(body);
+        let ids = reply.get("retriedStmtIds").and_then(|ids| ids.as_array());
+        let ids = ids.into_iter().flat_map(|ids| ids.values()).filter_map(|id| id.as_exact_i64());
+        let repeated: Vec<i32> = ids.map(|id| id as i32).filter(|id| !self.retried.insert(*id)).collect();
+        places.iter().copied().filter(|at| repeated.contains(&own.of_place(*at))).collect()
     }
 
     /// A statement that was counted before does not count; inserts go to one shard only.
@@ -151,8 +151,10 @@ impl BulkOutcome {
             }
             if !item.get("ok").is_some_and(|ok| ok.truthy()) {
                 self.failed.insert(*at);
+                taken.refused.push(index);
             }
-            if repeated.contains(at) {
+            let counted = self.items.get(at).is_some_and(|known| number(known.as_raw(), "n") > 0);
+            if repeated.contains(at) || (self.singles && counted && number(item, "n") > 0) {
                 self.discount(item);
                 continue;
             }
@@ -213,7 +215,7 @@ impl BulkOutcome {
     ///
     /// Errors: those of [`first_batch`].
     pub fn reply(self, op: &Operation<'_>, errors_only: bool, batch_size: Option<usize>) -> Result<Reply> {
-        let BulkOutcome { figures, items, failed, concerns, retried } = self;
+        let BulkOutcome { figures, items, failed, concerns, retried, .. } = self;
         let shown = items.iter().filter(|(at, _)| !errors_only || failed.contains(at));
         let shown = shown.map(|(at, item)| DocBuf::build(|out| write_item(out, *at, item.as_raw())));
         let shown = Documents::new(shown.collect());

@@ -5,10 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use sheaf_bson::{ArrayWriter, DocBuf, DocWriter, RawDoc, Value};
 use sheaf_cluster::Sharded;
+use sheaf_errors::{Code, Error, Result};
 use sheaf_shard::ShardId;
 use sheaf_shard::placement::{Key, KeyPattern};
 
 use super::Batch;
+use crate::addressed::Placed;
 
 /// From a key on and below another; to the end, where that is the highest.
 type Piece = (Key, Key);
@@ -18,10 +20,50 @@ type Piece = (Key, Key);
 pub struct Multis {
     /// The statements that several were sent.
     several: BTreeSet<u32>,
-    /// Keys of documents with which a statement is done, from earlier rounds.
-    done: BTreeMap<u32, Vec<Piece>>,
+    /// What is done of a statement, from earlier rounds.
+    done: BTreeMap<u32, Done>,
     /// What was done in this round, by the names of shards.
-    now: Vec<(u32, String)>,
+    now: Vec<(u32, Part)>,
+}
+
+/// What a shard has done of a statement.
+pub struct Part {
+    /// Its name.
+    pub shard: String,
+    /// Whether a document was there for it.
+    pub changed: bool,
+}
+
+/// What is done of a statement.
+struct Done {
+    /// The collection: one that gets another key becomes another one, with all documents elsewhere.
+    uuid: [u8; 16],
+    /// Its key.
+    pattern: KeyPattern,
+    /// Keys of documents with which it is done.
+    pieces: Vec<Piece>,
+    /// Who has done it.
+    shards: BTreeSet<String>,
+    /// Whether a document was there for it.
+    changed: bool,
+}
+
+impl Done {
+    /// Takes the place of the collection's key, if it is the same collection's, and at most longer.
+    fn agrees(&mut self, sharded: &Sharded) -> bool {
+        let (pattern, newer) = (&self.pattern, sharded.pattern());
+        if self.uuid != sharded.uuid {
+            return false;
+        }
+        if pattern.fields().len() == newer.fields().len() {
+            return true;
+        }
+        let longer = |(min, max): &Piece| Ok((min.refined(pattern, newer)?, max.refined(pattern, newer)?));
+        let pieces: Result<Vec<Piece>> = self.pieces.iter().map(longer).collect();
+        let Ok(pieces) = pieces else { return false };
+        (self.pieces, self.pattern) = (pieces, newer.clone());
+        true
+    }
 }
 
 impl Multis {
@@ -36,31 +78,68 @@ impl Multis {
         match self.done.get(&at) {
             None => shards,
             Some(done) => {
-                shards.into_iter().filter(|shard| !left(sharded, shard.as_str(), done).is_empty()).collect()
+                let has_some = |shard: &&ShardId| !left(sharded, shard.as_str(), &done.pieces).is_empty();
+                shards.into_iter().filter(has_some).collect()
             }
         }
     }
 
-    /// A shard has executed these statements.
-    pub fn done_on(&mut self, shard: &str, places: &[u32]) {
+    /// A shard has executed these statements; for some of them it had documents, if it has `changed` any.
+    pub fn done_on(&mut self, shard: &str, places: &[u32], changed: bool) {
         if !self.several.is_empty() {
             let several = places.iter().filter(|at| self.several.contains(at));
-            self.now.extend(several.map(|at| (*at, shard.to_owned())));
+            self.now.extend(several.map(|at| (*at, Part { shard: shard.to_owned(), changed })));
         }
     }
 
+    /// The collection of a statement is this now. What was done of the statement while it was another one says nothing of the documents of
+    /// this: it begins anew, if that changes no document twice.
+    ///
+    /// Errors: `QueryPlanKilled`, where it would.
+    pub fn meets(&mut self, batch: &Batch<'_>, at: u32, placed: &Placed) -> Result<()> {
+        let Some(done) = self.done.get_mut(&at) else { return Ok(()) };
+        if matches!(placed, Placed::Spread(sharded) if done.agrees(sharded)) {
+            return Ok(());
+        }
+        let namespace = &batch.namespaces[batch.namespace_of(at)];
+        let shards: Vec<&str> = done.shards.iter().map(String::as_str).collect();
+        let text = format!(
+            "{}.{} became another collection, by another key or elsewhere, when only {} had executed the statement",
+            namespace.db,
+            namespace.collection,
+            shards.join(", ")
+        );
+        let begins = !done.changed || batch.deletes(at);
+        self.done.remove(&at);
+        if begins { Ok(()) } else { Err(Error::new(Code::QUERY_PLAN_KILLED, text)) }
+    }
+
+    /// Whether several shards were sent this statement.
+    pub fn are_several(&self, at: u32) -> bool {
+        self.several.contains(&at)
+    }
+
     /// The round is over; if it is `stale`, some have not done what others have: statements and the shards that have done them.
-    pub fn end_round(&mut self, stale: bool) -> Vec<(u32, String)> {
+    pub fn end_round(&mut self, stale: bool) -> Vec<(u32, Part)> {
         let now = std::mem::take(&mut self.now);
         if stale { now } else { Vec::new() }
     }
 
     /// A shard has done a statement with all documents that it owned.
-    pub fn is_done(&mut self, at: u32, shard: &str, sharded: &Sharded) {
-        let chunks = sharded.table.chunks().iter().filter(|chunk| chunk.shard().as_str() == shard);
-        let done = self.done.entry(at).or_default();
-        done.extend(chunks.map(|chunk| (chunk.min.clone(), chunk.max.clone())));
-        done.sort();
+    pub fn is_done(&mut self, at: u32, part: Part, sharded: &Sharded) {
+        let chunks = sharded.table.chunks().iter().filter(|chunk| chunk.shard().as_str() == part.shard);
+        let done = self.done.entry(at).or_insert_with(|| Done {
+            uuid: sharded.uuid,
+            pattern: sharded.pattern().clone(),
+            pieces: Vec::new(),
+            shards: BTreeSet::new(),
+            changed: false,
+        });
+        assert!(done.uuid == sharded.uuid, "what was done in another collection is forgotten before");
+        done.pieces.extend(chunks.map(|chunk| (chunk.min.clone(), chunk.max.clone())));
+        done.pieces.sort();
+        done.shards.insert(part.shard);
+        done.changed |= part.changed;
     }
 
     /// The statements for a shard, where some are to do without documents with which they are done.
@@ -77,7 +156,7 @@ impl Multis {
         let narrowed = |at: &u32| {
             let statement = batch.statements[*at as usize];
             let Some(done) = self.done.get(at) else { return statement.into() };
-            let left = left(sharded, shard, done);
+            let left = left(sharded, shard, &done.pieces);
             let all = sharded.table.chunks().iter().filter(|chunk| chunk.shard().as_str() == shard);
             if all.map(|chunk| (&chunk.min, &chunk.max)).eq(left.iter().map(|(min, max)| (min, max))) {
                 return statement.into();

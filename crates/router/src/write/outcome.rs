@@ -50,6 +50,8 @@ pub struct Outcome {
     /// Those of write concerns, and the shards that they are of.
     concerns: Vec<(String, DocBuf)>,
     retried: BTreeSet<i32>,
+    /// Statements of a retryable write whose documents are counted, as far as that is known.
+    counted: BTreeSet<i32>,
 }
 
 /// What became of the statements that a shard was sent.
@@ -59,6 +61,33 @@ pub struct Taken {
     pub stale: Option<(usize, Error)>,
     /// Places in the list of statements whose documents are to be another shard's.
     pub moving: Vec<usize>,
+    /// Places in the list of statements that have failed.
+    pub refused: Vec<usize>,
+    /// How many documents were there for the statements; for one of a retryable write there is one at most.
+    pub found: i64,
+}
+
+/// The numbers that the statements of a command have.
+pub struct StmtIds {
+    ids: Vec<i32>,
+    first: i32,
+}
+
+impl StmtIds {
+    /// Those of a command.
+    pub fn of(body: RawDoc<'_>) -> Self {
+        let number = |value: Value<'_>| value.as_exact_i64().unwrap_or(0) as i32;
+        let ids = body.get("stmtIds").and_then(|ids| ids.as_array());
+        StmtIds {
+            ids: ids.into_iter().flat_map(|ids| ids.values()).map(number).collect(),
+            first: number(body.get_or_missing("stmtId")),
+        }
+    }
+
+    /// That of the statement at this place.
+    pub fn of_place(&self, at: u32) -> i32 {
+        self.ids.get(at as usize).copied().unwrap_or(self.first + at as i32)
+    }
 }
 
 /// The error in an entry of `writeErrors`, or of a `bulkWrite`'s answers, that says that the shard's view is another.
@@ -84,7 +113,9 @@ impl Answers for Outcome {
 
     fn take(&mut self, op: &Operation<'_>, to: &Target, places: &[u32], answer: &Answer) -> Result<Taken> {
         op.note_diffs(answer.reply());
-        Ok(self.take_reply(to.name(), places, answer.reply()))
+        let ids = StmtIds::of(op.body());
+        let ids = places.iter().filter(|_| op.is_retryable_write()).map(|at| ids.of_place(*at)).collect();
+        Ok(self.take_reply(to.name(), (places, ids), answer.reply()))
     }
 
     fn fail(&mut self, at: u32, error: &Error) {
@@ -126,14 +157,15 @@ pub fn write_error(out: &mut DocWriter<'_, Vec<u8>>, error: &Error) {
 }
 
 impl Outcome {
-    fn take_reply(&mut self, shard: &str, places: &[u32], reply: RawDoc<'_>) -> Taken {
+    /// Takes in a shard's reply to the statements at these places, which have these numbers, if they are retryable.
+    fn take_reply(&mut self, shard: &str, (places, ids): (&[u32], Vec<i32>), reply: RawDoc<'_>) -> Taken {
         let number = |value: Value<'_>| value.as_exact_i64().unwrap_or(0);
         let place = |entry: RawDoc<'_>| {
             let index = entry.get("index").and_then(|index| index.as_exact_i64())?;
             let index = usize::try_from(index).ok()?;
             Some((index, *places.get(index)?))
         };
-        let mut taken = Taken::default();
+        let (mut taken, mut retried) = (Taken::default(), BTreeSet::new());
         for field in reply.iter() {
             let value = field.value();
             let entries = || {
@@ -141,7 +173,7 @@ impl Outcome {
                 entries.filter_map(|entry| entry.as_doc())
             };
             match field.key() {
-                "n" => self.n += number(value),
+                "n" => taken.found = number(value),
                 "nModified" => *self.modified.get_or_insert(0) += number(value),
                 "upserted" => {
                     for (entry, (_, at)) in entries().filter_map(|entry| Some((entry, place(entry)?))) {
@@ -153,16 +185,16 @@ impl Outcome {
                         match stale_entry(entry) {
                             Some(error) => taken.stale = Some((index, error)),
                             None if is_change(entry) => taken.moving.push(index),
-                            None => _ = self.errors.entry(at).or_insert_with(|| without_index(entry)),
+                            None => {
+                                taken.refused.push(index);
+                                self.errors.entry(at).or_insert_with(|| without_index(entry));
+                            }
                         }
                     }
                 }
                 "retriedStmtIds" => {
                     let ids = value.as_array().into_iter().flat_map(|ids| ids.values());
-                    let again = ids.filter(|id| !self.retried.insert(number(*id) as i32)).count() as i64;
-                    // The record of a statement goes with a range that moves: by then two shards tell of the one document.
-                    self.n -= again;
-                    self.modified = self.modified.map(|modified| (modified - again).max(0));
+                    retried.extend(ids.map(|id| number(id) as i32));
                 }
                 "writeConcernError" => {
                     if let Some(error) = value.as_doc() {
@@ -172,7 +204,23 @@ impl Outcome {
                 _ => {}
             }
         }
+        let end = taken.stale.as_ref().map_or(ids.len(), |(from, _)| *from);
+        let again = self.counted_before(&ids[..end.min(ids.len())], &retried, taken.found);
+        self.n += taken.found - again;
+        self.modified = self.modified.map(|modified| (modified - again).max(0));
+        self.retried.extend(retried);
         taken
+    }
+
+    /// How many of the documents that a shard has found for retryable statements another one has told of. The record of a statement goes with
+    /// a range that moves, and says the same there as where it was executed, now or by an earlier attempt.
+    fn counted_before(&mut self, executed: &[i32], retried: &BTreeSet<i32>, found: i64) -> i64 {
+        let mut told = retried.clone();
+        // Of some of several nobody knows which.
+        if found == executed.len() as i64 {
+            told.extend(executed);
+        }
+        told.into_iter().filter(|id| !self.counted.insert(*id)).count() as i64
     }
 
     /// Writes it as a mongod writes its own; `updates` have `nModified` in any case.
@@ -252,12 +300,12 @@ mod tests {
     fn places_are_the_client_s() {
         let mut outcome = Outcome::default();
         let first = doc! { "n": 2, "nModified": 1, "upserted": [{ "index": 1, "_id": 7 }], "ok": 1.0 };
-        assert!(outcome.take_reply("s0", &[0, 4], first.as_raw()).stale.is_none());
+        assert!(outcome.take_reply("s0", (&[0, 4], vec![]), first.as_raw()).stale.is_none());
         let second = doc! {
             "n": 1, "nModified": 1, "writeErrors": [{ "index": 1, "code": 11000, "keyValue": { "_id": 1 }, "errmsg": "twice" }],
             "retriedStmtIds": [1], "ok": 1.0
         };
-        assert!(outcome.take_reply("s1", &[1, 2, 3], second.as_raw()).stale.is_none());
+        assert!(outcome.take_reply("s1", (&[1, 2, 3], vec![]), second.as_raw()).stale.is_none());
         outcome.fail(5, &Error::new(Code(61), "no key"));
         let expected = doc! {
             "n": 3, "upserted": [{ "index": 4, "_id": 7 }], "nModified": 2,
@@ -275,9 +323,22 @@ mod tests {
         let mut outcome = Outcome::default();
         let recorded = doc! { "n": 1, "nModified": 1, "retriedStmtIds": [0], "ok": 1.0 };
         for shard in ["s0", "s1"] {
-            assert!(outcome.take_reply(shard, &[0], recorded.as_raw()).stale.is_none());
+            assert!(outcome.take_reply(shard, (&[0], vec![0]), recorded.as_raw()).stale.is_none());
         }
         assert_eq!(written(&outcome, true), doc! { "n": 1, "nModified": 1, "retriedStmtIds": [0] });
+    }
+
+    #[test]
+    fn a_statement_that_is_executed_and_comes_as_a_record_counts_once() {
+        let recorded = doc! { "n": 1, "nModified": 1, "retriedStmtIds": [0], "ok": 1.0 };
+        let executed = doc! { "n": 1, "nModified": 1, "ok": 1.0 };
+        for replies in [[&executed, &recorded], [&recorded, &executed]] {
+            let mut outcome = Outcome::default();
+            for (shard, reply) in ["s0", "s1"].into_iter().zip(replies) {
+                outcome.take_reply(shard, (&[4], vec![0]), reply.as_raw());
+            }
+            assert_eq!(written(&outcome, true), doc! { "n": 1, "nModified": 1, "retriedStmtIds": [0] });
+        }
     }
 
     #[test]
@@ -285,16 +346,16 @@ mod tests {
         let mut outcome = Outcome::default();
         let reply =
             doc! { "n": 1, "writeErrors": [{ "index": 1, "code": 13388, "errmsg": "stale" }], "ok": 1.0 };
-        assert!(matches!(outcome.take_reply("s0", &[3, 5, 6], reply.as_raw()).stale, Some((1, _))));
+        assert!(matches!(outcome.take_reply("s0", (&[3, 5, 6], vec![]), reply.as_raw()).stale, Some((1, _))));
         assert!(!outcome.has_failed() && !outcome.is_empty());
     }
 
     #[test]
     fn behind_the_first_error_of_a_transaction_nothing_counts() {
         let mut outcome = Outcome::default();
-        outcome.take_reply("s0", &[0, 2, 4], doc! { "n": 3 }.as_raw());
+        outcome.take_reply("s0", (&[0, 2, 4], vec![]), doc! { "n": 3 }.as_raw());
         let twice = doc! { "n": 1, "writeErrors": [{ "index": 1, "code": 11000, "errmsg": "twice" }] };
-        outcome.take_reply("s1", &[1, 3], twice.as_raw());
+        outcome.take_reply("s1", (&[1, 3], vec![]), twice.as_raw());
         outcome.fail(4, &Error::new(Code(61), "no key"));
         outcome.cut_behind_error();
         let expected = doc! { "n": 3, "writeErrors": [{ "index": 3, "code": 11000, "errmsg": "twice" }] };
@@ -305,10 +366,10 @@ mod tests {
     fn errors_of_write_concerns_are_merged() {
         let mut outcome = Outcome::default();
         let late = doc! { "n": 1, "writeConcernError": { "code": 64, "codeName": "WriteConcernFailed", "errmsg": "late" } };
-        outcome.take_reply("s0", &[0], late.as_raw());
+        outcome.take_reply("s0", (&[0], vec![]), late.as_raw());
         let one = doc! { "n": 1, "writeConcernError": { "code": 64, "codeName": "WriteConcernFailed", "errmsg": "late" } };
         assert_eq!(written(&outcome, false), one);
-        outcome.take_reply("s1", &[1], late.as_raw());
+        outcome.take_reply("s1", (&[1], vec![]), late.as_raw());
         let text = written(&outcome, false);
         let error = text.as_raw().get("writeConcernError").and_then(|error| error.as_doc()).unwrap();
         assert_eq!(

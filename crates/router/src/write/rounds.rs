@@ -35,6 +35,10 @@ pub fn run<A: Answers>(op: &Operation<'_>, batch: &Batch<'_>, makes: bool) -> Re
     let mut rounds = Rounds::<A>::new(op, batch);
     loop {
         let placed: Vec<Placed> = routes.iter_mut().map(Route::placed).collect::<Result<_>>()?;
+        rounds.meets(&placed);
+        if rounds.left.is_empty() {
+            return Ok(Ran::Put(rounds.answers));
+        }
         let stale = match the_only(&placed) {
             Some(to) => match rounds.whole(to)? {
                 Whole::Answered(reply) => return Ok(Ran::Answered(reply)),
@@ -44,6 +48,10 @@ pub fn run<A: Answers>(op: &Operation<'_>, batch: &Batch<'_>, makes: bool) -> Re
             None => rounds.round(&placed)?,
         };
         match stale {
+            Some(Stale { namespace, .. }) if rounds.left.is_empty() => {
+                routes[namespace].is_out_of_date();
+                return Ok(Ran::Put(rounds.answers));
+            }
             Some(Stale { namespace, error }) => {
                 routes[namespace].stale(error)?;
                 if op.in_transaction() {
@@ -146,6 +154,21 @@ impl<'o, 'a, 'b, A: Answers> Rounds<'o, 'a, 'b, A> {
             multis,
             moving: Vec::new(),
             in_runs: false,
+        }
+    }
+
+    /// The collections are these now. What was begun while one of them was another one begins anew or fails.
+    fn meets(&mut self, placed: &[Placed]) {
+        let Rounds { batch, left, multis, answers, .. } = self;
+        left.retain(|at| match multis.meets(batch, *at, &placed[batch.namespace_of(*at)]) {
+            Ok(()) => true,
+            Err(error) => {
+                answers.fail(*at, &error);
+                false
+            }
+        });
+        if batch.ordered && answers.has_failed() {
+            left.clear();
         }
     }
 
@@ -459,7 +482,7 @@ impl<'o, 'a, 'b, A: Answers> Rounds<'o, 'a, 'b, A> {
         }
         let messages = lots.iter().map(|lot| (&lot.to, self.message(placed, lot))).collect();
         let answers = forward::exchange_all(self.op, messages);
-        let (mut stale, mut failed) = (None, Vec::new());
+        let (mut stale, mut failed, mut over) = (None, Vec::new(), Vec::new());
         for (lot, answer) in lots.iter().zip(answers) {
             let taken = match answer {
                 Ok(answer) => self.answers.take(self.op, &lot.to.target, &lot.places, &answer)?,
@@ -479,16 +502,31 @@ impl<'o, 'a, 'b, A: Answers> Rounds<'o, 'a, 'b, A> {
                 (None, _) => lot.places.len(),
             };
             self.moving.extend(taken.moving.iter().map(|at| (lot.places[*at], lot.to.clone())));
-            self.multis.done_on(lot.to.target.name(), &lot.places[..done]);
+            let executed = &lot.places[..done];
+            over.extend(taken.refused.iter().map(|at| lot.places[*at]));
+            if taken.found == executed.len() as i64 {
+                over.extend_from_slice(executed);
+            }
+            self.multis.done_on(lot.to.target.name(), executed, taken.found > 0);
             self.left.extend(&lot.places[done..]);
         }
-        for (at, shard) in self.multis.end_round(stale.is_some()) {
+        for (at, part) in self.multis.end_round(stale.is_some()) {
             if let Placed::Spread(sharded) = &placed[self.batch.namespace_of(at)] {
-                self.multis.is_done(at, &shard, sharded);
+                self.multis.is_done(at, part, sharded);
             }
         }
+        self.end_singles(over);
         self.failed(failed)?;
         Ok(stale)
+    }
+
+    /// Shards have found the documents of these statements. Where a statement is about one there is nothing left for others, wherever the
+    /// document is by the time that they look.
+    fn end_singles(&mut self, mut over: Vec<u32>) {
+        over.retain(|at| self.multis.are_several(*at) && self.batch.is_single(*at));
+        if !over.is_empty() && !self.op.in_transaction() {
+            self.left.retain(|at| !over.contains(at));
+        }
     }
 
     fn message(&self, placed: &[Placed], lot: &Lot) -> sheaf_client::Message {

@@ -61,7 +61,7 @@ impl Server {
         storage.oplog_bytes = 64 << 20;
         storage.block = Arc::new(|wait| tokio::task::block_in_place(wait));
         node.set_engine(Engine::open(storage).expect("an engine"));
-        let client = node.connect(None).expect("a client");
+        let client = node.connect(None, None).expect("a client");
         let (stream, far_end) = tokio::io::duplex(64 * 1024);
         runtime.spawn(sheaf_front::connection::serve(
             far_end,

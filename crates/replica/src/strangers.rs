@@ -69,7 +69,7 @@ mod tests {
     async fn the_oldest_goes() {
         let front = Front::new(Default::default(), std::iter::empty()).unwrap();
         let strangers = Strangers::default();
-        let enter = || strangers.enter(front.guest(front.connect(None).unwrap()));
+        let enter = || strangers.enter(front.guest(front.connect(None, None).unwrap()));
         let first = enter();
         let second = enter();
         drop(second);

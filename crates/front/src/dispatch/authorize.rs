@@ -34,7 +34,7 @@ pub fn rights(request: &Request<'_>) -> Result<Rights> {
         sequences: request.sequences,
     };
     let allowed = allows(request.role, &rights, request.command, asked);
-    if !is_known && !(allowed && FIRST.contains(&request.command.name)) {
+    if !(is_known || allowed && FIRST.contains(&request.command.name)) {
         bail!(Code::UNAUTHORIZED, "Command {} requires authentication", request.command.name);
     }
     if !allowed {

@@ -76,7 +76,7 @@ pub(super) enum Way {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Rank {
     /// Documents before the first of its equals.
-    Rank,
+    Standard,
     /// Different values before it.
     Dense,
     /// Documents before it.
@@ -320,7 +320,7 @@ fn rank(name: &'static str, spec: RawDoc<'_>, cx: &mut FunctionCx<'_>) -> Result
     }
     one_key(name, 5_371_602, cx.sort_by)?;
     let kind = Kind::Rank(match name {
-        "$rank" => Rank::Rank,
+        "$rank" => Rank::Standard,
         "$denseRank" => Rank::Dense,
         _ => Rank::DocumentNumber,
     });

@@ -33,8 +33,8 @@ impl Running for Ranking {
         if is_equal {
             self.equals += 1;
         } else {
-            self.current += if self.rank == Rank::Rank { self.equals } else { 1 };
-            if self.rank == Rank::Rank && self.last.is_none() {
+            self.current += if self.rank == Rank::Standard { self.equals } else { 1 };
+            if self.rank == Rank::Standard && self.last.is_none() {
                 self.current = 1;
             }
             self.equals = 1;

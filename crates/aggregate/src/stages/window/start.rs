@@ -35,7 +35,7 @@ impl Function {
             Kind::Covariance { sample } => sliding(Box::new(Covariance::new(*sample))),
             Kind::Integral { unit_millis } => sliding(Box::new(Integral::new(*unit_millis, grows))),
             Kind::ExpMovingAvg { alpha } => sliding(Box::new(ExpMovingAvg::new(*alpha))),
-            Kind::Locf => sliding(Box::new(Locf::default())),
+            Kind::Locf => sliding(Box::<Locf>::default()),
             Kind::MinMaxScaler { range } => sliding(Box::new(Scaler::new(range.clone(), grows))),
             Kind::First { default } => Over::First(default.clone()),
             Kind::Last => Over::Last,

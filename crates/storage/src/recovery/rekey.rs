@@ -86,14 +86,10 @@ impl Writes<'_> {
     }
 }
 
-/// Calls `each` with record key and document of each record, until it says false. What is no document (`validate` tells of it)
+/// Calls `each` with record key and document of each record under a number, until it says false. What is no document (`validate` tells of it)
 /// has no keys.
-fn each_record(
-    db: &Db,
-    collection: &Collection,
-    mut each: impl FnMut(&[u8], RawDoc<'_>) -> Result<bool>,
-) -> Result<()> {
-    let (from, to) = prefix_range(collection.ident);
+fn each_record(db: &Db, ident: u32, mut each: impl FnMut(&[u8], RawDoc<'_>) -> Result<bool>) -> Result<()> {
+    let (from, to) = prefix_range(ident);
     let mut options = rocksdb::ReadOptions::default();
     options.set_iterate_upper_bound(to.to_vec());
     let mut iter = db.raw().raw_iterator_cf_opt(db.cf(Cf::Records), options);
@@ -109,20 +105,25 @@ fn each_record(
     iter.status().map_err(io_error)
 }
 
+/// A record's new key may be the old one of another. So all of them go to a place beside the collection first, and come back when none
+/// has an old key any more.
 fn move_records(collection: &Collection, out: &mut Writes<'_>) -> Result<()> {
-    let mut full = Vec::new();
-    each_record(out.db, collection, |key, doc| {
-        let right = id_key(doc)?;
-        if key != right {
-            prefixed(collection.ident, key, &mut full);
-            out.batch.delete_cf(out.db.cf(Cf::Records), &full);
-            prefixed(collection.ident, &right, &mut full);
-            out.put(Cf::Records, &full, doc.as_bytes())?;
-        }
-        Ok(true)
-    })?;
-    // The indexes' entries are made from them.
-    out.write()
+    let beside = side_ident(collection.ident);
+    for (from, to) in [(collection.ident, beside), (beside, collection.ident)] {
+        let mut full = Vec::new();
+        each_record(out.db, from, |key, doc| {
+            let right = id_key(doc)?;
+            if from == beside || key != right {
+                prefixed(from, key, &mut full);
+                out.batch.delete_cf(out.db.cf(Cf::Records), &full);
+                prefixed(to, &right, &mut full);
+                out.put(Cf::Records, &full, doc.as_bytes())?;
+            }
+            Ok(true)
+        })?;
+        out.write()?;
+    }
+    Ok(())
 }
 
 /// A build that was under way begins again from the documents.
@@ -135,7 +136,7 @@ fn forget_unready(index: &Index, out: &mut Writes<'_>) -> Result<()> {
 
 fn has_all_entries(db: &Db, collection: &Collection, index: &Index) -> Result<bool> {
     let (mut keys, mut key, mut value, mut all) = (KeySet::default(), Vec::new(), Vec::new(), true);
-    each_record(db, collection, |record_key, doc| {
+    each_record(db, collection.ident, |record_key, doc| {
         index.generate(doc, &mut keys)?;
         for (at, type_bits) in keys.iter() {
             entry_key(index, at, record_key, &mut key);
@@ -150,7 +151,7 @@ fn has_all_entries(db: &Db, collection: &Collection, index: &Index) -> Result<bo
 fn rebuild(collection: &Collection, index: &Index, out: &mut Writes<'_>) -> Result<()> {
     out.remove_prefix(index.ident);
     let (mut keys, mut key, mut value) = (KeySet::default(), Vec::new(), Vec::new());
-    each_record(out.db, collection, |record_key, doc| {
+    each_record(out.db, collection.ident, |record_key, doc| {
         index.generate(doc, &mut keys)?;
         for (at, type_bits) in keys.iter() {
             entry_key(index, at, record_key, &mut key);

@@ -145,7 +145,9 @@ impl<'o, 'a> Route<'o, 'a> {
             (None, None) => {}
         }
         if self.began.elapsed() >= PATIENCE {
-            return Err(error);
+            // Clients know what to do about this one.
+            let past = op.generic.read_concern.is_some_and(|concern| concern.at_cluster_time.is_some());
+            return Err(if past { laid_out_anew(&error) } else { error });
         }
         if op.in_transaction() && !(self.joined_before == 0 && op.blocking(|| transaction::begin_anew(op))) {
             return Err(error.with_label("TransientTransactionError"));
@@ -156,8 +158,7 @@ impl<'o, 'a> Route<'o, 'a> {
         let before = self.believed.take();
         self.believed = op.blocking(|| op.believed(self.db, self.collection))?;
         if self.is_past() {
-            let text = format!("the collection was laid out anew since the time that is to be read: {error}");
-            return Err(Error::new(Code::SNAPSHOT_UNAVAILABLE, text));
+            return Err(laid_out_anew(&error));
         }
         let version = |believed: &Option<Arc<Believed>>| {
             believed.as_ref().and_then(|believed| Some(believed.sharded.as_ref()?.table.version()))
@@ -191,6 +192,11 @@ impl<'o, 'a> Route<'o, 'a> {
             std::thread::sleep(left.min(ASK));
         }
     }
+}
+
+fn laid_out_anew(error: &Error) -> Error {
+    let text = format!("the collection was laid out anew since the time that is to be read: {error}");
+    Error::new(Code::SNAPSHOT_UNAVAILABLE, text)
 }
 
 /// The namespace that an error of a shard is about.

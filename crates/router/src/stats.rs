@@ -170,7 +170,12 @@ impl Source<'_> {
             let command =
                 doc! { "aggregate": collection, "pipeline": Value::Array(stages.as_raw()), "cursor": {} };
             let mut found = Vec::new();
-            let believed = self.router.directory.collection(ns, &go_on)?;
+            let mut believed = self.router.directory.collection(ns, &go_on)?;
+            if believed.sharded.is_none() {
+                // It has become one that is sharded, and nobody has asked this router about it since.
+                self.router.directory.stale(&believed);
+                believed = self.router.directory.collection(ns, &go_on)?;
+            }
             let Some(sharded) = &believed.sharded else { continue };
             for shard in &shards {
                 let owns = sharded.table.shards().any(|owner| owner.as_str() == &*shard.name);

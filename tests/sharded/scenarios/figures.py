@@ -38,6 +38,13 @@ def the_distribution_of_sharded_data(cluster):
         assert shards["shard0"]["numOwnedDocuments"] == 40 and shards["shard1"]["numOwnedDocuments"] == 60, entry
         assert shards["shard0"]["numOrphanedDocs"] == 10 and shards["shard1"]["numOrphanedDocs"] == 0, entry
         assert plants.count_documents({}) == 100
+        # A router that knows the collection as one that is not sharded looks again.
+        later = client.distribution.later
+        later.insert_one({"_id": 1, "k": 1})
+        later.create_index("k")
+        with cluster.client(router=1) as other:
+            other.admin.command("shardCollection", "distribution.later", key={"k": 1})
+        assert len(list(client.admin.aggregate([{"$shardedDataDistribution": {}}, {"$match": {"ns": "distribution.later"}}]))) == 1
         refused(6789100, lambda: client.admin.aggregate([{"$shardedDataDistribution": {"a": 1}}]))
         refused(6789102, lambda: client.test.aggregate([{"$shardedDataDistribution": {}}]))
         with cluster.shards[0].direct(0) as shard:

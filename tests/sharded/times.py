@@ -113,6 +113,22 @@ def snapshots_read_on_after_a_move(cluster):
         client.drop_database("past")
 
 
+@check
+def nobody_names_a_time_far_ahead(cluster):
+    """A frame with the last of all times ended a shard's primary."""
+    last = bson.Timestamp(2**32 - 1, 2**32 - 1)
+    with cluster.client() as client, cluster.shards[0].direct(0) as shard:
+        client.far.plants.insert_one({"_id": 1})
+        shard.admin.command("holdSnapshots", 1, times=[last])
+        with client.far.plants.watch(max_await_time_ms=100) as stream:
+            stream.try_next()
+            opened = shard.admin.aggregate([{"$currentOp": {"idleCursors": True}}, {"$match": {"type": "idleCursor"}}])
+            cursors = [entry["cursor"]["cursorId"] for entry in opened]
+            refused(205, lambda: shard.admin.command("advanceStreams", cursors, upTo=last))
+        shard.far.own.insert_one({"_id": 1})
+        client.far.plants.insert_one({"_id": 2})
+
+
 @contextlib.contextmanager
 def expected_transient():
     try:

@@ -70,9 +70,10 @@ pub fn begin(op: &Operation<'_>, session: (DocBuf, i64)) -> Result<Transaction> 
 
 /// Keeps the state at a time for transactions that will begin there.
 ///
-/// Errors: `SnapshotTooOld`; those of the operation while it waits.
+/// Errors: `SnapshotTooOld`; `ClusterTimeFailsRateLimiter`; those of the operation while it waits.
 pub fn hold(op: &Operation<'_>, at: Timestamp, age: Duration) -> Result<()> {
     let Some(replica) = op.node.replica() else { return Ok(()) };
+    crate::check::time_seen(op.node, at)?;
     let (at, last) = replica.draw_line(Some(at), present(op));
     let stop = op.interrupter();
     op.engine().wait_applied(last, &|| stop.check())?;
@@ -82,10 +83,11 @@ pub fn hold(op: &Operation<'_>, at: Timestamp, age: Duration) -> Result<()> {
 /// Waits until nothing can be committed at or below a time any more that majority reads do not show; false where this is no primary, which
 /// alone can know.
 ///
-/// Errors: those of the operation while it waits.
+/// Errors: `ClusterTimeFailsRateLimiter`; those of the operation while it waits.
 pub fn promise(op: &Operation<'_>, at: Timestamp) -> Result<bool> {
     let Some(replica) = op.node.replica().filter(|replica| replica.is_writable()) else { return Ok(false) };
     let Some(sharding) = op.node.sharding() else { return Ok(false) };
+    crate::check::time_seen(op.node, at)?;
     let (at, last) = replica.draw_line(Some(at), present(op));
     let stop = op.interrupter();
     match op.blocking(|| sharding.make_final(at, last, &|| stop.check())) {

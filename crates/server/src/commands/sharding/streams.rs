@@ -52,6 +52,7 @@ impl<'a> Command<'a, Operation<'a>> for AdvanceStreams<'a> {
     }
 
     fn run(self, op: &Operation<'a>) -> Result<Reply> {
+        crate::check::time_seen(op.node(), self.up_to)?;
         for id in self.cursors.values().filter_map(|id| id.as_exact_i64()) {
             if let Some(info) = op.node().cursors.info(id) {
                 info.up_to.fetch_max(self.up_to.0, Ordering::AcqRel);

@@ -228,6 +228,23 @@ def retries_after_a_move(cluster):
         cleanup(cluster, 900)
 
 
+@check
+def moves_leave_what_others_have_done(cluster):
+    """Of a session's statements only those about the collection travel."""
+    with cluster.client() as client:
+        client.admin.command("enableSharding", "alone", primaryShard="shard0")
+        client.admin.command("shardCollection", "alone.plants", key={"n": 1})
+        with client.start_session() as other, client.start_session() as own:
+            client.alone.others.insert_many([{"_id": n} for n in range(1000)], session=other)
+            client.alone.plants.insert_many([{"_id": n, "n": n} for n in range(20)], session=own)
+            with cluster.shards[1].direct(0) as shard:
+                told = {"op": "n", "o.msg": "a statement of another shard", "ns": {"$regex": "^alone"}}
+                move(client, "alone.plants", {"n": 0}, {"n": 10}, "shard1")
+                entries = list(shard.local["oplog.rs"].find(told))
+            assert [entry["stmtId"] for entry in entries] == list(range(20)), len(entries)
+            assert {entry["ns"] for entry in entries} == {"alone.plants"}
+
+
 @alone(shards=2, members=1, routers=1)
 def moves_beside_deaths(cluster):
     """The config servers' primary, the donor's or the recipient's is killed in each phase: each document is there once."""

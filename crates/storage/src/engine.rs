@@ -328,16 +328,21 @@ impl Engine {
         self.core().statement_result(lsid, txn_number, stmt)
     }
 
-    /// What is on record of a session's newest number, if that is a retryable write's.
-    pub fn session_statements(&self, lsid: RawDoc<'_>) -> Result<Vec<Statement>> {
-        self.core().session_statements(lsid)
+    /// What is on record of a session's newest number about this namespace (and some others), if that is a retryable write's.
+    pub fn session_statements(&self, lsid: RawDoc<'_>, namespace: &str) -> Result<Vec<Statement>> {
+        self.core().session_statements(lsid, namespace)
     }
 
-    /// Puts statements on record that another shard has executed, where nothing newer is known of their sessions.
+    /// Puts statements about a namespace on record that another shard has executed, where nothing newer is known of their sessions.
     ///
     /// Nobody may run a retryable write or transaction of these sessions meanwhile.
-    pub fn put_statements(&self, statements: &[Statement], interrupt: Interrupt<'_>) -> Result<OpTime> {
-        self.core().put_statements(statements, interrupt)
+    pub fn put_statements(
+        &self,
+        namespace: &str,
+        statements: &[Statement],
+        interrupt: Interrupt<'_>,
+    ) -> Result<OpTime> {
+        self.core().put_statements(namespace, statements, interrupt)
     }
 
     /// Has a watcher told of all changes of these collections that become visible from now on, and of retryable statements that are put on

@@ -328,7 +328,7 @@ impl<'a> Applier<'a> {
                 }
                 if let Some(statement) = fields.statement().filter(|statement| statement.stmt_id >= 0) {
                     let mut sink = BatchSink { db: &self.core.base.db, batch: &mut self.batch };
-                    sessions::put_statement(&statement, &mut sink);
+                    sessions::put_statement(&statement, fields.namespace, &mut sink);
                     self.done_to = self.done_to.max(fields.time);
                     return self.write_if_large();
                 }
@@ -519,7 +519,7 @@ impl<'a> Applier<'a> {
         self.changes.compute(collection, key, op.before(), op.after(), self.core.commits.locks())?;
         let mut sink = BatchSink { db: &self.core.base.db, batch: &mut self.batch };
         if let Some(statement) = statement {
-            sessions::put_statement(statement, &mut sink);
+            sessions::put_statement(statement, &collection.namespace, &mut sink);
         }
         self.changes.emit(collection, key, op.after(), &mut sink);
         if let Some(writes) = &mut self.writes {

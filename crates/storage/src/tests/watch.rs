@@ -78,12 +78,13 @@ fn what_was_prepared_is_told_when_it_commits() {
 fn statements_of_another_shard_are_answered_also_after_a_crash() {
     let (dir, engine) = fresh();
     let lsid = doc! { "id": "s" };
-    engine.put_statements(&[statement(4, 0), statement(4, 1)], GO_ON).unwrap();
-    engine.put_statements(&[statement(3, 0)], GO_ON).unwrap();
+    engine.put_statements(C, &[statement(4, 0), statement(4, 1)], GO_ON).unwrap();
+    engine.put_statements(C, &[statement(3, 0)], GO_ON).unwrap();
     let check = |engine: &Engine| {
-        let known = engine.session_statements(lsid.as_raw()).unwrap();
+        let known = engine.session_statements(lsid.as_raw(), C).unwrap();
         let known: Vec<(i64, i32)> = known.iter().map(|one| (one.txn_number, one.stmt_id)).collect();
         assert_eq!(known, [(4, 0), (4, 1)]);
+        assert!(engine.session_statements(lsid.as_raw(), "db.other").unwrap().is_empty());
         let result = engine.statement_result(lsid.as_raw(), 4, 1).unwrap();
         assert_eq!(result, Some(doc! { "n": 1, "times": 1 }));
         assert_eq!(engine.statement_result(lsid.as_raw(), 3, 0).unwrap(), None::<DocBuf>);

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! [lsid document] 'r'               -> {txnNum, committed?}
-//! [lsid document] 's' [stmtId u32]  -> {txnNum, result?}
+//! [lsid document] 's' [stmtId u32]  -> {txnNum, ns: a checksum of the namespace, result?}
 //! [lsid document] 'p' [txnNum u64]  -> transactions over several shards: crate::commit::transaction_rows
 //! ```
 //!
@@ -65,17 +65,25 @@ pub(crate) fn is_statement_key(key: &[u8]) -> bool {
     lsid > 0 && key.get(lsid) == Some(&b's')
 }
 
-/// Records a statement and its result.
-pub(crate) fn put_statement(statement: &Statement, sink: &mut impl Sink) {
+/// Records a statement, what it was about, and its result.
+pub(crate) fn put_statement(statement: &Statement, namespace: &str, sink: &mut impl Sink) {
     let lsid = statement.lsid.as_raw();
     put_record(lsid, statement.txn_number, false, sink);
     let row = DocBuf::build(|doc| {
         doc.append("txnNum", statement.txn_number);
+        if !namespace.is_empty() {
+            doc.append("ns", checksum(namespace));
+        }
         if let Some(result) = &statement.result {
             doc.append("result", result);
         }
     });
     sink.put(Cf::Sessions, &statement_key(lsid, statement.stmt_id), row.as_bytes());
+}
+
+/// What a row has of a namespace: enough to pass over nearly all others.
+fn checksum(namespace: &str) -> i32 {
+    crc32c::crc32c(namespace.as_bytes()) as i32
 }
 
 /// Records the newest number of a session.
@@ -107,8 +115,10 @@ impl Core {
         Ok(Some(result.map_or_else(|| sheaf_bson::doc! { "n": 1 }, DocBuf::from)))
     }
 
-    /// The statements on record of a session's newest number, in order, if that is not a transaction's.
-    pub fn session_statements(&self, lsid: RawDoc<'_>) -> Result<Vec<Statement>> {
+    /// The statements on record of a session's newest number that were about this namespace, in order, if the number is not a
+    /// transaction's. There may be some about others among them.
+    pub fn session_statements(&self, lsid: RawDoc<'_>, namespace: &str) -> Result<Vec<Statement>> {
+        let wanted = checksum(namespace);
         let mut found = Vec::new();
         let Some(SessionRecord { txn_number, committed: false }) = self.session_record(lsid)? else {
             return Ok(found);
@@ -122,6 +132,7 @@ impl Core {
             if is_statement_key(key)
                 && let Some(stmt_id) = key.get(at..).and_then(|rest| rest.first_chunk::<4>())
                 && row.get("txnNum").and_then(|number| number.as_exact_i64()) == Some(txn_number)
+                && row.get("ns").is_none_or(|of| of.as_exact_i64() == Some(wanted.into()))
             {
                 found.push(Statement {
                     lsid: lsid.into(),
@@ -136,11 +147,16 @@ impl Core {
         Ok(found)
     }
 
-    /// Puts statements on record that another shard has executed: entries of the log without an operation. What is known of a session
+    /// Puts statements about a namespace on record that another shard has executed: entries of the log without an operation. What is known of a session
     /// by a higher number stays.
     ///
     /// Nobody may run a retryable write or transaction of these sessions meanwhile.
-    pub fn put_statements(&self, statements: &[Statement], interrupt: Interrupt<'_>) -> Result<OpTime> {
+    pub fn put_statements(
+        &self,
+        namespace: &str,
+        statements: &[Statement],
+        interrupt: Interrupt<'_>,
+    ) -> Result<OpTime> {
         let _pass = self.commits.pass(interrupt)?;
         let mut prepared = Prepared { since: Some(self.commits.others()), ..Prepared::default() };
         let mut sink = BatchSink { db: &self.base.db, batch: &mut prepared.batch };
@@ -152,8 +168,8 @@ impl Core {
             }) {
                 continue;
             }
-            put_statement(statement, &mut sink);
-            oplog::write(&mut prepared.payload, "n", "", None, Some(statement), |doc| {
+            put_statement(statement, namespace, &mut sink);
+            oplog::write(&mut prepared.payload, "n", namespace, None, Some(statement), |doc| {
                 doc.append("o", &sheaf_bson::doc! { "msg": "a statement of another shard" });
                 doc.append("fromMigrate", true);
             });

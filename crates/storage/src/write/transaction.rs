@@ -208,8 +208,10 @@ impl Transaction {
         if self.has_statements {
             let mut sink = BatchSink { db: &core.base.db, batch: &mut batch };
             let operations = oplog::documents(&self.payload).map(oplog::Operation::read);
-            operations.filter_map(|operation| operation.statement()).for_each(|statement| {
-                sessions::put_statement(&statement, &mut sink);
+            operations.for_each(|operation| {
+                if let Some(statement) = operation.statement() {
+                    sessions::put_statement(&statement, operation.namespace, &mut sink);
+                }
             });
         }
         let (payload, chained) = self.oplog_entries(None);

@@ -303,7 +303,7 @@ impl<'i> WriteUnit<'i> {
         let batch = self.batch.get_or_insert_with(|| WriteBatch::with_capacity_bytes(room));
         let mut sink = BatchSink { db: &self.core.base.db, batch };
         if let Some(statement) = &self.statement {
-            sessions::put_statement(statement, &mut sink);
+            sessions::put_statement(statement, &collection.namespace, &mut sink);
         }
         self.changes.emit(collection, record_key, op.after(), &mut sink);
         self.pending.extend(&self.changes.locks);

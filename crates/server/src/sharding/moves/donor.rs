@@ -75,7 +75,7 @@ impl Moves {
                     None => batch.take_gone(key),
                 },
                 ChangeOf::Session(lsid) => {
-                    let statements = self.engine.session_statements(RawDoc::new(lsid))?;
+                    let statements = self.engine.session_statements(RawDoc::new(lsid), &the_move.ns)?;
                     sessions |= !statements.is_empty();
                     batch.take_statements(&statements)
                 }

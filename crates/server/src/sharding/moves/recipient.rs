@@ -127,12 +127,13 @@ impl Moves {
         let Some(statements) = batch::statements(told) else {
             bail!(Code::PROTOCOL_ERROR, "the donor of a range has sent a statement that is none");
         };
-        self.take_in_statements(&statements, &go_on)
+        self.take_in_statements(&the_move.ns, &statements, &go_on)
     }
 
-    /// Puts another shard's retryable statements on record, so that they are answered here and not executed again.
+    /// Puts another shard's retryable statements about a namespace on record, so that they are answered here and not executed again.
     pub(in crate::sharding) fn take_in_statements(
         &self,
+        namespace: &str,
         statements: &[Statement],
         go_on: Interrupt<'_>,
     ) -> Result<()> {
@@ -143,13 +144,13 @@ impl Moves {
         while let Some(first) = left.first() {
             let (own, rest) = left.split_at(left.partition_point(|next| next.lsid == first.lsid));
             left = rest;
-            let put = &mut || self.engine.put_statements(own, go_on).map(|_| ());
+            let put = &mut || self.engine.put_statements(namespace, own, go_on).map(|_| ());
             if !sessions.at_rest(first.lsid.as_raw(), first.txn_number, put)? {
                 unused.extend_from_slice(own);
             }
         }
         if !unused.is_empty() {
-            self.engine.put_statements(&unused, go_on)?;
+            self.engine.put_statements(namespace, &unused, go_on)?;
         }
         Ok(())
     }

@@ -65,7 +65,8 @@ pub fn changes(node: &Arc<Node>, body: RawDoc<'_>, go_on: Interrupt<'_>) -> Resu
                 _ => batch.take_gone(key),
             },
             ChangeOf::Session(lsid) => {
-                let statements = node.engine().session_statements(RawDoc::new(lsid))?;
+                let statements =
+                    node.engine().session_statements(RawDoc::new(lsid), &part.collection.namespace)?;
                 sessions |= !statements.is_empty();
                 batch.take_statements(&statements)
             }

@@ -215,10 +215,12 @@ impl<'f> Fetch<'f> {
         let Some(statements) = batch::statements(told) else {
             bail!(Code::PROTOCOL_ERROR, "a donor has sent a statement that is none");
         };
+        // What they are about keeps its name.
+        let namespace = self.body.get("of").and_then(|of| of.as_str()).unwrap_or_default();
         // Two donors that are recipients would tell each other for ever.
         let mut new = Vec::with_capacity(statements.len());
         for own in statements.chunk_by(|a, b| a.lsid == b.lsid) {
-            let known = self.node.engine().session_statements(own[0].lsid.as_raw())?;
+            let known = self.node.engine().session_statements(own[0].lsid.as_raw(), namespace)?;
             let number = known.first().map_or(i64::MIN, |known| known.txn_number);
             let known: BTreeSet<i32> = known.iter().map(|known| known.stmt_id).collect();
             let is_new = |one: &&Statement| {
@@ -226,7 +228,7 @@ impl<'f> Fetch<'f> {
             };
             new.extend(own.iter().filter(is_new).cloned());
         }
-        self.moves.take_in_statements(&new, self.asked.go_on)
+        self.moves.take_in_statements(namespace, &new, self.asked.go_on)
     }
 
     /// What was in the way of something may have gone since.

@@ -22,7 +22,7 @@ pub struct Cluster {
     /// Name of the cluster; that of its replica set, if it is one
     #[arg(long, global = true, default_value = "rs0")]
     name: String,
-    /// The cluster's folder [default: sheaf/cluster/NAME in the user's data folder]
+    /// The cluster's folder [default: sheaf-cluster/NAME in the user's data folder]
     #[arg(long, global = true, value_name = "DIR")]
     data: Option<PathBuf>,
 }

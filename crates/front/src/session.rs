@@ -370,7 +370,7 @@ mod tests {
 
     #[test]
     fn where_memory_is_large_the_number_is_what_was_asked_for() {
-        let sessions = Sessions::<Carried>::new(&Process::share_of(4 << 30), 1_000_000);
+        let sessions = Sessions::<Carried>::new(&Process::share_of(8 << 30), 1_000_000);
         assert_eq!(sessions.most, 1_000_000);
         assert_eq!(Sessions::<Carried>::new(&Process::share_of(64 << 20), 3).most, 3);
     }

@@ -302,19 +302,19 @@ def stream_survives_primaries(cluster):
 def stream_tells_of_resharding(cluster):
     """One event for each of the family, of the collection as it was; what is done to the new one comes later."""
     with cluster.client() as client:
-        admin, watched = client.admin, client.streamkeys
-        admin.command("enableSharding", "streamkeys", primaryShard="shard0")
-        admin.command("shardCollection", "streamkeys.plants", key={"_id": 1})
+        admin, watched = client.admin, client.streamreshard
+        admin.command("enableSharding", "streamreshard", primaryShard="shard0")
+        admin.command("shardCollection", "streamreshard.plants", key={"_id": 1})
         watched.plants.insert_many([{"_id": n, "n": n} for n in range(20)])
         watched.notes.insert_one({"_id": 0})
-        old = client.config.collections.find_one({"_id": "streamkeys.plants"})["uuid"]
+        old = client.config.collections.find_one({"_id": "streamreshard.plants"})["uuid"]
         with watched.watch(max_await_time_ms=100) as plain, \
                 watched.watch(show_expanded_events=True, max_await_time_ms=100) as stream:
-            admin.command({"reshardCollection": "streamkeys.plants", "key": {"n": 1}, "numInitialChunks": 2,
+            admin.command({"reshardCollection": "streamreshard.plants", "key": {"n": 1}, "numInitialChunks": 2,
                            "collation": {"locale": "simple"}})
             watched.plants.insert_one({"_id": 100, "n": 100})
-            admin.command("unshardCollection", "streamkeys.plants", toShard="shard1")
-            admin.command("moveCollection", "streamkeys.notes", toShard="shard1")
+            admin.command("unshardCollection", "streamreshard.plants", toShard="shard1")
+            admin.command("moveCollection", "streamreshard.notes", toShard="shard1")
             watched.end.insert_one({"_id": "end"})
             events = until_marker(stream, "end")
             assert "reshardCollection" not in {event["operationType"] for event in until_marker(plain, "end")}
@@ -322,7 +322,7 @@ def stream_tells_of_resharding(cluster):
         assert [kind for kind in seen if kind in ("reshardCollection", "insert")] == [
             "reshardCollection", "insert", "reshardCollection", "reshardCollection"], seen
         told = [event for event in events if event["operationType"] == "reshardCollection"]
-        assert told[0]["collectionUUID"] == old and told[0]["ns"] == {"db": "streamkeys", "coll": "plants"}, told[0]
+        assert told[0]["collectionUUID"] == old and told[0]["ns"] == {"db": "streamreshard", "coll": "plants"}, told[0]
         for event in told:
             assert len(bytes(event["operationDescription"].pop("reshardUUID"))) == 16
         assert [list(event["operationDescription"].items()) for event in told] == [list(each.items()) for each in [
@@ -332,7 +332,7 @@ def stream_tells_of_resharding(cluster):
              "provenance": "unshardCollection"},
             {"shardKey": {"_id": 1}, "oldShardKey": {"_id": 1}, "unique": False, "numInitialChunks": 1,
              "provenance": "moveCollection"}]], told
-        client.drop_database("streamkeys")
+        client.drop_database("streamreshard")
 
 
 @check

@@ -1,6 +1,6 @@
 //! The arguments that every command takes, parsed once.
 
-use sheaf_bson::{Element, RawDoc, Timestamp, Value};
+use sheaf_bson::{Binary, DocWriter, Element, RawDoc, Sink, Timestamp, Value};
 use sheaf_errors::{Code, Result, bail};
 
 use crate::args::{At, FromValue, Loose, safe_i64};
@@ -40,6 +40,8 @@ pub struct GenericArgs<'a> {
     pub cluster_time: Option<Timestamp>,
     /// `retryOf`, within a router's own transaction.
     pub retry_of: Option<RetryOf<'a>>,
+    /// `retryAttempt`, of a router's request.
+    pub attempt: Option<Attempt>,
     /// `shardVersion`, of a router's request.
     pub shard_version: Option<ShardVersion>,
 }
@@ -53,6 +55,8 @@ pub struct RetryOf<'a> {
     pub txn_number: i64,
     /// What a retry is answered with, if that is not what the statement itself would say.
     pub result: Option<RawDoc<'a>>,
+    /// The router's attempt at the statement, where more than one shard may execute it.
+    pub attempt: Option<u128>,
 }
 
 impl<'a> RetryOf<'a> {
@@ -62,7 +66,51 @@ impl<'a> RetryOf<'a> {
             bail!(Code::TYPE_MISMATCH, "retryOf.txnNumber is no long");
         };
         let result = doc.get("result").and_then(|result| result.as_doc());
-        Ok(RetryOf { lsid: LogicalSessionId::parse(lsid)?, txn_number, result })
+        let attempt = doc.get("attempt").map(attempt_number).transpose()?;
+        Ok(RetryOf { lsid: LogicalSessionId::parse(lsid)?, txn_number, result, attempt })
+    }
+}
+
+/// A router's attempt at a retryable statement that more than one shard may execute, because nobody knows beforehand which one has its
+/// document.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attempt {
+    /// Attempts are put in order by this.
+    pub number: u128,
+    /// Whether the shard is asked if it has executed the statement. It executes nothing then, and no earlier attempt any more.
+    pub asks: bool,
+}
+
+impl Attempt {
+    /// Adds `retryAttempt: {n: <16 bytes>, asks: true}`.
+    pub fn append<S: Sink>(self, out: &mut DocWriter<'_, S>) {
+        let mut attempt = out.document("retryAttempt");
+        append_attempt(self.number, &mut attempt, "n");
+        if self.asks {
+            attempt.append("asks", true);
+        }
+    }
+
+    fn parse(doc: RawDoc<'_>) -> Result<Self> {
+        let number = attempt_number(doc.get_or_missing("n"))?;
+        Ok(Attempt { number, asks: doc.get("asks").is_some_and(|asks| asks.truthy()) })
+    }
+}
+
+/// Adds an attempt's number under this name.
+pub fn append_attempt<S: Sink>(number: u128, out: &mut DocWriter<'_, S>, name: &str) {
+    out.append(name, Value::Binary(Binary { subtype: 0, bytes: &number.to_be_bytes() }));
+}
+
+/// An attempt's number.
+///
+/// Errors: `FailedToParse`.
+pub fn attempt_number(value: Value<'_>) -> Result<u128> {
+    match value {
+        Value::Binary(Binary { bytes, .. }) if let Ok(bytes) = <[u8; 16]>::try_from(bytes) => {
+            Ok(u128::from_be_bytes(bytes))
+        }
+        _ => bail!(Code::FAILED_TO_PARSE, "an attempt's number is 16 bytes"),
     }
 }
 
@@ -123,6 +171,7 @@ pub fn is_generic(name: &[u8]) -> bool {
         | b"shardVersion"
         | b"databaseVersion"
         | b"retryOf"
+        | b"retryAttempt"
         | b"coordinator"
         | b"tracking_info"
         | b"mayBypassWriteBlocking"
@@ -210,6 +259,9 @@ impl<'a> GenericArgs<'a> {
                 {
                     self.cluster_time = Some(time);
                 }
+            }
+            "retryAttempt" => {
+                self.attempt = RawDoc::from_value(value, &at)?.map(Attempt::parse).transpose()?;
             }
             "retryOf" => {
                 if let Some(doc) = RawDoc::from_value(value, &at)? {

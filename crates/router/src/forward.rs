@@ -23,7 +23,13 @@ use crate::target::Target;
 fn is_own(name: &str) -> bool {
     matches!(
         name,
-        "$db" | "$clusterTime" | "startTransaction" | "recoveryToken" | "apiDeprecationErrors" | "retryOf"
+        "$db"
+            | "$clusterTime"
+            | "startTransaction"
+            | "recoveryToken"
+            | "apiDeprecationErrors"
+            | "retryOf"
+            | "retryAttempt"
     )
 }
 

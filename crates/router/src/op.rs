@@ -32,6 +32,8 @@ pub struct Operation<'a> {
     pub transaction: RefCell<Option<Transaction>>,
     /// The transaction of the router's own that its statements belong to, while there is one.
     pub own: RefCell<Option<Own>>,
+    /// The attempt at the statement that is under way, where more than one shard may execute that.
+    pub attempt: Cell<Option<u128>>,
     /// Instead of an answer: wait, and run the same request again.
     pub parked: RefCell<Option<Parked>>,
     /// The time as of which shards are read, outside a transaction.
@@ -56,6 +58,7 @@ impl<'a> Operation<'a> {
             router,
             transaction: RefCell::new(None),
             own: RefCell::new(None),
+            attempt: Cell::new(None),
             parked: RefCell::new(None),
             read_at: Cell::new(None),
             time: Cell::new(0),
@@ -205,7 +208,7 @@ impl<'a> Operation<'a> {
 
     /// The present as this router knows it, and not before what the client has seen elsewhere. The shards, which get the client's time
     /// too, decide whether that is to be believed.
-    fn present(&self) -> Timestamp {
+    pub fn present(&self) -> Timestamp {
         let after = self.generic.read_concern.and_then(|concern| concern.after_cluster_time);
         let seen = self.generic.cluster_time.max(after);
         seen.map_or(self.router.present(), |seen| seen.max(self.router.present()))

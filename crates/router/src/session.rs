@@ -6,6 +6,7 @@ use parking_lot::Mutex;
 use sheaf_bson::{DocBuf, DocWriter, RawDoc, Timestamp, Value};
 use sheaf_cluster::{Directory, Shard};
 use sheaf_errors::{Code, Error, Result, bail};
+use sheaf_front::generic::append_attempt;
 use sheaf_front::reply::Reply;
 use sheaf_front::session::{self, LogicalSessionId};
 use sheaf_shard::Executed;
@@ -218,6 +219,8 @@ pub struct Own {
     pub records: bool,
     /// The client's session and the number of its write, if that is a retryable one.
     pub retry_of: Option<(LogicalSessionId, i64)>,
+    /// The attempt at the statement, where more than one shard may execute that.
+    pub attempt: Option<u128>,
     /// What a retry of the client's statement is answered with, where the shard's own does not say it.
     pub result: Option<DocBuf>,
 }
@@ -231,6 +234,9 @@ impl Own {
             let mut of = out.document("retryOf");
             lsid.write(&mut of, "lsid");
             of.append("txnNumber", number);
+            if let Some(attempt) = self.attempt {
+                append_attempt(attempt, &mut of, "attempt");
+            }
             if let Some(result) = &self.result {
                 of.append("result", result.as_raw());
             }

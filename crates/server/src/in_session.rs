@@ -13,7 +13,7 @@ use sheaf_shard::Executed;
 use crate::op::{Operation, TxnEnd};
 use crate::read;
 use crate::reply::Reply;
-use crate::session::{Session, SessionState, TxnPart, TxnState};
+use crate::session::{self, Session, SessionState, TxnPart, TxnState};
 use crate::sharding::{Fate, transaction_id};
 
 /// Runs `work` with the session's transaction (or retryable-write number) in force.
@@ -36,6 +36,9 @@ pub fn run<'a>(
         op.node.transaction_gone(session.id, before, started.elapsed());
     }
     if part == TxnPart::RetryableWrite {
+        if let Some(attempt) = op.generic.attempt {
+            session::admit_attempt(op, &mut state, attempt)?;
+        }
         return work(op);
     }
     if let Err(error) = enter(op, session, &mut state, part) {
@@ -55,7 +58,7 @@ pub fn run<'a>(
 }
 
 /// How long a wait goes on before it asks whether to go on.
-const WAIT_STEP: Duration = Duration::from_millis(20);
+pub const WAIT_STEP: Duration = Duration::from_millis(20);
 
 /// The session's state, which operations have one after another. Who waits for the one before holds up no other connections.
 ///
@@ -102,6 +105,9 @@ fn learn_fate(state: &mut SessionState, op: &Operation<'_>, session: &Session) {
 
 /// Gives the operation the transaction.
 fn enter(op: &mut Operation<'_>, session: &Session, state: &mut SessionState, part: TxnPart) -> Result<()> {
+    if let Some(of) = &op.generic.retry_of {
+        session::admit_attempt_in_transaction(op, of, session, state.txn_number)?;
+    }
     if part == TxnPart::Start {
         let transaction = read::begin(op, (session.id.document(), state.txn_number))?;
         let executed = match op.node.sharding() {

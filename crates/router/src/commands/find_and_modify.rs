@@ -1,6 +1,7 @@
 //! `findAndModify`.
 
 use sheaf_bson::{DocBuf, RawDoc, Value};
+use sheaf_client::Message;
 use sheaf_cluster::{Answer, Sharded};
 use sheaf_errors::{Code, Error, Result};
 use sheaf_front::args::Args;
@@ -11,7 +12,7 @@ use crate::forward::{self, Body};
 use crate::op::Operation;
 use crate::route::until_fresh;
 use crate::sampling::with_sample;
-use crate::write::{Aim, Change, ConcernErrors, Moving, Search, Selection, within, write_concern_error};
+use crate::write::{Aim, Attempts, Change, ConcernErrors, Moving, Search, Selection, may_execute, said, within, write_concern_error};
 
 /// `{findAndModify: "plants", query, sort, remove | update, new, fields, upsert}`: on the shard that has the document.
 pub fn run<'a>(args: &mut Args<'a>, op: &Operation<'a>) -> Result<Reply> {
@@ -51,10 +52,27 @@ enum Done {
 }
 
 fn send(op: &Operation<'_>, to: &Addressed, body: RawDoc<'_>) -> Result<Done> {
-    let mut message = forward::message(op, to, &Body { db: op.db(), body });
+    exchange(op, to, message(op, to, body, false))
+}
+
+/// Sends it for no document.
+fn ask(op: &Operation<'_>, to: &Addressed, body: RawDoc<'_>) -> Result<Done> {
+    exchange(op, to, message(op, to, body, true))
+}
+
+fn exchange(op: &Operation<'_>, to: &Addressed, mut message: Message) -> Result<Done> {
     forward::exchange(op, &to.target, &mut message).map(|answer| Done::Answered(to.clone(), answer))
 }
 
+fn message(op: &Operation<'_>, to: &Addressed, body: RawDoc<'_>, asks: bool) -> Message {
+    forward::message_with(op, to, &Body { db: op.db(), body }, |out| {
+        if let Some(attempt) = said(op, asks) {
+            attempt.append(out);
+        }
+    })
+}
+
+/// On the shards of a collection, again where another router is about to execute the same.
 fn spread(op: &Operation<'_>, collection: &str, sharded: &Sharded, body: RawDoc<'_>) -> Result<Done> {
     let upserts = body.get("upsert").is_some_and(|upsert| upsert.truthy());
     let selection = Selection::of(body, "query");
@@ -67,12 +85,33 @@ fn spread(op: &Operation<'_>, collection: &str, sharded: &Sharded, body: RawDoc<
     };
     let to: Vec<Addressed> =
         shards.iter().map(|shard| op.addressed(sharded, shard)).collect::<Result<_>>()?;
+    let mut attempts = Attempts::default();
+    loop {
+        attempts.begin(op);
+        let done = anywhere(op, collection, sharded, &to, body);
+        op.attempt.set(None);
+        match done {
+            Err(error) if attempts.has_given_way(op, &error) => op.check_interrupt()?,
+            done => return done.map_err(Attempts::for_client),
+        }
+    }
+}
+
+/// On the one of these shards that has the document.
+fn anywhere(
+    op: &Operation<'_>,
+    collection: &str,
+    sharded: &Sharded,
+    to: &[Addressed],
+    body: RawDoc<'_>,
+) -> Result<Done> {
+    let upserts = body.get("upsert").is_some_and(|upsert| upsert.truthy());
     let search = search(op, collection);
     let probe = with_query(body, &search.filter_of_nothing());
-    let message = |to, body| forward::message(op, to, &Body { db: op.db(), body });
     if op.is_retryable_write() {
-        let messages = to.iter().map(|to| (to, message(to, probe.as_raw()))).collect();
-        for (to, answer) in to.iter().zip(forward::exchange_all(op, messages)) {
+        let asked = may_execute(op, sharded, to, upserts)?;
+        let messages = asked.iter().map(|to| (to, message(op, to, probe.as_raw(), true))).collect();
+        for (to, answer) in asked.iter().zip(forward::exchange_all(op, messages)) {
             let answer = answer?;
             if answer.reply().get("retriedStmtId").is_some() {
                 return Ok(Done::Answered(to.clone(), answer));
@@ -85,13 +124,13 @@ fn spread(op: &Operation<'_>, collection: &str, sharded: &Sharded, body: RawDoc<
         let messages = to.iter().map(|to| (to, search.message(op, to))).collect();
         let answers: Vec<Answer> = match forward::exchange_all(op, messages).into_iter().collect() {
             Ok(answers) => answers,
-            Err(error) => return search.explain(error, || send(op, &to[0], probe.as_raw()).map(|_| None)),
+            Err(error) => return search.explain(error, || ask(op, &to[0], probe.as_raw()).map(|_| None)),
         };
         let Some(candidate) = search.best(&answers) else {
             drop(answers);
             return match upserts {
                 true => write(op, collection, sharded, &to[0], body),
-                false => send(op, &to[0], probe.as_raw()),
+                false => ask(op, &to[0], probe.as_raw()),
             };
         };
         drop(answers);

@@ -184,15 +184,17 @@ pub fn run(
     };
     let to: Vec<Addressed> =
         shards.iter().map(|shard| op.addressed(sharded, shard)).collect::<Result<_>>()?;
-    let send = |to: &Addressed, statement: RawDoc<'_>| {
-        let mut message = batch.message_of(op, to, &[at], std::iter::once(statement));
+    let send_as = |to: &Addressed, statement: RawDoc<'_>, asks| {
+        let mut message = batch.message_at(op, to, at, statement, asks);
         forward::exchange(op, &to.target, &mut message).map(|answer| (to.clone(), answer))
     };
+    let send = |to: &Addressed, statement: RawDoc<'_>| send_as(to, statement, false);
+    let upserts = statement.get("upsert").is_some_and(|upsert| upsert.truthy());
     let probe = with_filter(statement, batch.kind.filter(), &search.filter_of_nothing());
     if op.is_retryable_write() {
-        let messages =
-            to.iter().map(|to| (to, batch.message_of(op, to, &[at], std::iter::once(probe.as_raw()))));
-        for (to, answer) in to.iter().zip(forward::exchange_all(op, messages.collect())) {
+        let asked = may_execute(op, sharded, &to, upserts)?;
+        let messages = asked.iter().map(|to| (to, batch.message_at(op, to, at, probe.as_raw(), true)));
+        for (to, answer) in asked.iter().zip(forward::exchange_all(op, messages.collect())) {
             let answer = answer?;
             if says_something(answer.reply()) {
                 return Ok((to.clone(), answer));
@@ -208,13 +210,12 @@ pub fn run(
             Err(error) => {
                 let is_error = |(_, answer): &(Addressed, Answer)| says_something(answer.reply());
                 return search
-                    .explain(error, || send(&to[0], probe.as_raw()).map(|said| Some(said).filter(is_error)));
+                    .explain(error, || send_as(&to[0], probe.as_raw(), true).map(|said| Some(said).filter(is_error)));
             }
         };
         let Some(candidate) = search.best(&answers) else {
             drop(answers);
-            let upserts = statement.get("upsert").is_some_and(|upsert| upsert.truthy());
-            return send(&to[0], if upserts { statement } else { probe.as_raw() });
+            return if upserts { send(&to[0], statement) } else { send_as(&to[0], probe.as_raw(), true) };
         };
         drop(answers);
         let written = with_filter(statement, batch.kind.filter(), &search.filter_of(&candidate));
@@ -223,6 +224,21 @@ pub fn run(
         if says_something(answer.reply()) || changed(answer.reply()) {
             return Ok((to, answer));
         }
+    }
+}
+
+/// The shards that may execute a statement whose document one of these may have: what it upserts may be any shard's.
+///
+/// Errors: those of finding the shards.
+pub fn may_execute(
+    op: &Operation<'_>,
+    sharded: &Sharded,
+    those: &[Addressed],
+    upserts: bool,
+) -> Result<Vec<Addressed>> {
+    match upserts {
+        true => sharded.table.shards().map(|shard| op.addressed(sharded, shard)).collect(),
+        false => Ok(those.to_vec()),
     }
 }
 

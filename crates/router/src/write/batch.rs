@@ -5,11 +5,13 @@ use sheaf_client::Message;
 use sheaf_errors::{Code, Result, bail};
 use sheaf_front::args::{Args, Array, Loose, check_collection_name, check_db_name};
 use sheaf_front::front::new_object_id;
+use sheaf_front::generic::Attempt;
 
 use crate::addressed::Addressed;
 use crate::forward::{self, Body};
 use crate::op::Operation;
 use crate::sampling::with_sample;
+use crate::write::said;
 
 /// Most statements that one write command may have.
 const MAX_WRITES: usize = 100_000;
@@ -216,6 +218,19 @@ impl<'b> Batch<'b> {
         self.message_of(op, to, places, places.iter().map(|at| self.statements[*at as usize]))
     }
 
+    /// The command with this statement in the place of the one at `at`, by which the operation's attempt asks what was executed, or
+    /// executes it.
+    pub fn message_at(
+        &self,
+        op: &Operation<'_>,
+        to: &Addressed,
+        at: u32,
+        statement: RawDoc<'_>,
+        asks: bool,
+    ) -> Message {
+        self.build(op, to, &[at], std::iter::once(statement), said(op, asks))
+    }
+
     /// The command with these statements in the place of those that stand at `places`.
     pub fn message_of<'s>(
         &self,
@@ -223,6 +238,17 @@ impl<'b> Batch<'b> {
         to: &Addressed,
         places: &[u32],
         statements: impl Iterator<Item = RawDoc<'s>> + Clone,
+    ) -> Message {
+        self.build(op, to, places, statements, None)
+    }
+
+    fn build<'s>(
+        &self,
+        op: &Operation<'_>,
+        to: &Addressed,
+        places: &[u32],
+        statements: impl Iterator<Item = RawDoc<'s>> + Clone,
+        attempt: Option<Attempt>,
     ) -> Message {
         let is_bulk = self.kind == Kind::Bulk;
         let stays = |name: &str| {
@@ -249,6 +275,10 @@ impl<'b> Batch<'b> {
                 let mut ids = out.array("stmtIds");
                 for at in places {
                     ids.push(self.stmt_id(*at));
+                }
+                drop(ids);
+                if let Some(attempt) = attempt {
+                    attempt.append(out);
                 }
             }
         });

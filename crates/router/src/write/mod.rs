@@ -9,6 +9,7 @@
 
 mod aim;
 mod anywhere;
+mod attempt;
 mod batch;
 mod bulk;
 mod moved;
@@ -18,7 +19,8 @@ mod own;
 mod rounds;
 
 pub use aim::{Aim, Selection, one_key};
-pub use anywhere::Search;
+pub use anywhere::{Search, may_execute};
+pub use attempt::{Attempts, said};
 pub use batch::{Batch, Kind};
 pub use bulk::BulkOutcome;
 pub use moved::{Change, Moving};

@@ -78,7 +78,7 @@ pub fn run(
     let namespace = &batch.namespaces[batch.namespace_of(at)];
     let mut refused = None;
     let done = within(op, || {
-        let mut message = batch.message_of(op, to, &[at], std::iter::once(statement));
+        let mut message = batch.message_at(op, to, at, statement, false);
         let answer = forward::exchange(op, &to.target, &mut message)?;
         let Some(change) = Change::answered(answer.reply()) else { return Ok(Moved::Answered(answer)) };
         drop(answer);

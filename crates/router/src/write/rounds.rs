@@ -11,7 +11,7 @@ use super::aim::Aiming;
 use super::moved::{self, Moved};
 use super::multi::Multis;
 use super::outcome::{Answers, Taken, is_stale};
-use super::{Aim, Batch, Kind, anywhere, is_transient, within_each};
+use super::{Aim, Attempts, Batch, Kind, anywhere, is_transient, within_each};
 use crate::addressed::{Addressed, Placed};
 use crate::forward::{self, Body};
 use crate::op::Operation;
@@ -119,6 +119,13 @@ enum Whole {
     Over,
 }
 
+/// A statement whose document is to be another shard's than this one, and the attempt that has found that.
+struct Leaving {
+    at: u32,
+    from: Addressed,
+    attempt: Option<u128>,
+}
+
 /// What a round sends.
 #[derive(Default)]
 struct Planned<'s> {
@@ -136,7 +143,8 @@ struct Rounds<'o, 'a, 'b, A> {
     answers: A,
     multis: Multis,
     /// Statements whose documents are to be another shard's than the one that has said so.
-    moving: Vec<(u32, Addressed)>,
+    moving: Vec<Leaving>,
+    attempts: Attempts,
     /// Documents of an ordered batch go in runs: all together, one has failed.
     in_runs: bool,
 }
@@ -153,6 +161,7 @@ impl<'o, 'a, 'b, A: Answers> Rounds<'o, 'a, 'b, A> {
             answers,
             multis,
             moving: Vec::new(),
+            attempts: Attempts::default(),
             in_runs: false,
         }
     }
@@ -225,10 +234,10 @@ impl<'o, 'a, 'b, A: Answers> Rounds<'o, 'a, 'b, A> {
                 stale = self.anywhere(at, sharded, &shards)?;
             }
         }
-        for (at, to) in std::mem::take(&mut self.moving) {
-            match &placed[self.batch.namespace_of(at)] {
-                Placed::Spread(sharded) if stale.is_none() => stale = self.moved(at, &to, sharded)?,
-                _ => self.left.push_back(at),
+        for leaving in std::mem::take(&mut self.moving) {
+            match &placed[self.batch.namespace_of(leaving.at)] {
+                Placed::Spread(sharded) if stale.is_none() => stale = self.moved(&leaving, sharded)?,
+                _ => self.left.push_back(leaving.at),
             }
         }
         self.sort_left();
@@ -254,15 +263,22 @@ impl<'o, 'a, 'b, A: Answers> Rounds<'o, 'a, 'b, A> {
 
     /// Has the shards look for the document of a statement, and changes it.
     fn anywhere(&mut self, at: u32, sharded: &Sharded, shards: &[&ShardId]) -> Result<Option<Stale>> {
-        match anywhere::run(self.op, self.batch, at, sharded, shards) {
+        self.attempts.begin(self.op);
+        let done = match anywhere::run(self.op, self.batch, at, sharded, shards) {
             Ok((to, answer)) => self.take_one(at, &to, &answer),
             Err(error) => self.one_failed(at, error),
-        }
+        };
+        self.op.attempt.set(None);
+        done
     }
 
     /// Changes a document that is to be another shard's.
-    fn moved(&mut self, at: u32, to: &Addressed, sharded: &Sharded) -> Result<Option<Stale>> {
-        match moved::run(self.op, self.batch, at, to, sharded) {
+    fn moved(&mut self, leaving: &Leaving, sharded: &Sharded) -> Result<Option<Stale>> {
+        let (at, to) = (leaving.at, &leaving.from);
+        self.op.attempt.set(leaving.attempt);
+        let done = moved::run(self.op, self.batch, at, to, sharded);
+        self.op.attempt.set(None);
+        match done {
             Ok((Moved::Answered(answer), _)) => self.take_one(at, to, &answer),
             Ok((Moved::Done(upserted), concerns)) => {
                 self.answers.moved(at, upserted, concerns);
@@ -280,7 +296,7 @@ impl<'o, 'a, 'b, A: Answers> Rounds<'o, 'a, 'b, A> {
     fn take_one(&mut self, at: u32, to: &Addressed, answer: &Answer) -> Result<Option<Stale>> {
         let taken = self.answers.take(self.op, &to.target, &[at], answer)?;
         if !taken.moving.is_empty() {
-            self.moving.push((at, to.clone()));
+            self.moving.push(Leaving { at, from: to.clone(), attempt: self.op.attempt.get() });
         }
         let Some((_, error)) = taken.stale else { return Ok(None) };
         self.left.push_back(at);
@@ -288,8 +304,12 @@ impl<'o, 'a, 'b, A: Answers> Rounds<'o, 'a, 'b, A> {
     }
 
     fn one_failed(&mut self, at: u32, error: Error) -> Result<Option<Stale>> {
+        if self.attempts.has_given_way(self.op, &error) {
+            self.left.push_back(at);
+            return Ok(None);
+        }
         if !is_stale(error.code()) {
-            return self.failed(vec![(vec![at], error)]).map(|()| None);
+            return self.failed(vec![(vec![at], Attempts::for_client(error))]).map(|()| None);
         }
         self.left.push_back(at);
         Ok(Some(Stale { namespace: self.batch.namespace_of(at), error }))
@@ -501,7 +521,8 @@ impl<'o, 'a, 'b, A: Answers> Rounds<'o, 'a, 'b, A> {
                 (None, Some(first)) if self.batch.ordered || self.op.in_transaction() => first + 1,
                 (None, _) => lot.places.len(),
             };
-            self.moving.extend(taken.moving.iter().map(|at| (lot.places[*at], lot.to.clone())));
+            let leaving = |at: &usize| Leaving { at: lot.places[*at], from: lot.to.clone(), attempt: None };
+            self.moving.extend(taken.moving.iter().map(leaving));
             let executed = &lot.places[..done];
             over.extend(taken.refused.iter().map(|at| lot.places[*at]));
             if taken.found == executed.len() as i64 {

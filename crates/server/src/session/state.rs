@@ -8,6 +8,7 @@ use sheaf_storage::{OpTime, Transaction};
 
 use crate::concern::ReadConcern;
 
+use super::attempts::Attempts;
 use super::{LogicalSessionId, TxnPart};
 
 /// What the newest `txnNumber` of a session stands for.
@@ -61,11 +62,13 @@ pub struct SessionState {
     pub loaded: bool,
     /// The node's count of part changes for which this holds.
     pub role_changes: u64,
+    /// Routers' attempts at statements of the newest number.
+    pub attempts: Option<Box<Attempts>>,
 }
 
 impl Default for SessionState {
     fn default() -> Self {
-        SessionState { txn_number: -1, txn: TxnState::None, loaded: false, role_changes: 0 }
+        SessionState { txn_number: -1, txn: TxnState::None, loaded: false, role_changes: 0, attempts: None }
     }
 }
 
@@ -141,6 +144,7 @@ impl SessionState {
     fn advance(&mut self, txn_number: i64, txn: TxnState) {
         self.txn_number = txn_number;
         self.txn = txn;
+        self.attempts = None;
     }
 
     /// Whether a transaction is open.

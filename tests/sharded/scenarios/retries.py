@@ -1,0 +1,82 @@
+"""Retryable statements that come through two routers at the same time."""
+
+import threading
+import uuid
+
+import bson
+from bson import Int64
+
+from checks import check
+from cluster import eventually
+from scenarios import spread_evenly
+
+DONE = {"$inc": {"done": 1}, "$set": {"rank": 100}}
+MOVED = {"$inc": {"done": 1}, "$set": {"rank": 100, "k": 51}}
+
+
+def statements(ns, change):
+    """Statements that concern one document, of which no router knows where it is, with their databases."""
+    db, name = ns.split(".")
+    yield db, {"findAndModify": name, "query": {"done": 0}, "sort": {"rank": 1}, "update": change}
+    yield db, {"update": name, "updates": [{"q": {"done": 0}, "u": change, "sort": {"rank": 1}}]}
+    yield "admin", {"bulkWrite": 1, "nsInfo": [{"ns": ns}], "ops": [
+        {"update": 0, "filter": {"done": 0}, "sort": {"rank": 1}, "updateMods": change}]}
+
+
+class Attempts:
+    """One statement, sent through several routers in one session and with one number, as a driver does."""
+
+    def __init__(self, db, command):
+        self.db, self.command, self.answers = db, {**command, "txnNumber": Int64(1)}, {}
+        self.session = {"id": bson.Binary(uuid.uuid4().bytes, 4)}
+
+    def send(self, client, name):
+        try:
+            with client.start_session(causal_consistency=False) as own:
+                own._materialize(None)
+                own._server_session.session_id = self.session
+                self.answers[name] = client[self.db].command(self.command, session=own)
+        except Exception as error:
+            self.answers[name] = error
+
+
+def meet(cluster, routers, shards, attempts, held):
+    """The first attempt finds a document on one shard, and is held up at the command `held`; then the second one comes, for which there is a
+    better document on the other shard."""
+    plants = [shard.retries.plants for shard in shards]
+    routers[0].retries.plants.delete_many({})
+    routers[0].retries.plants.insert_many([{"k": 1, "rank": 5, "done": 0}, {"k": 99, "rank": 6, "done": 0}])
+    first = [plant.find_one()["rank"] for plant in plants].index(5)
+    slow = shards[1 - first if held == "find" else first]
+    slow.admin.command({"configureFailPoint": "failCommand", "mode": {"times": 1}, "data": {
+        "failCommands": [held], "blockConnection": True, "blockTimeMS": 2000}})
+    early = threading.Thread(target=attempts.send, args=(routers[0], "early"))
+    early.start()
+
+    def is_waiting():
+        return any(held in op.get("command", {}) for op in slow.admin.command("currentOp")["inprog"])
+
+    eventually(is_waiting, f"the first attempt is at its {held}")
+    plants[1 - first].update_one({}, {"$set": {"rank": 1}})
+    attempts.send(routers[1], "late")
+    early.join()
+    return list(routers[0].retries.plants.find({"done": {"$gt": 0}}))
+
+
+@check
+def a_statement_through_two_routers_happens_once(cluster):
+    """What the second router finds executed or executes itself, the first one does not execute any more, and answers the same."""
+    ends = [members.direct(members.primary()) for members in cluster.shards]
+    with cluster.client(0, retryWrites=False) as one, cluster.client(1, retryWrites=False) as other, ends[0], ends[1]:
+        spread_evenly(one, "retries.plants")
+        # The delete is of a transaction in which a document moves to another shard.
+        for change, held in [(DONE, "find"), (MOVED, "find"), (MOVED, "delete")]:
+            for db, command in statements("retries.plants", change):
+                attempts = Attempts(db, command)
+                done = meet(cluster, (one, other), ends, attempts, held)
+                told = held, attempts.command, done, attempts.answers
+                assert len(done) == 1 and done[0]["done"] == 1, told
+                assert not any(isinstance(answer, Exception) for answer in attempts.answers.values()), told
+                counts = [answer.get("n", answer.get("nMatched", answer.get("lastErrorObject", {}).get("n")))
+                          for answer in attempts.answers.values()]
+                assert counts == [1, 1], told

@@ -12,7 +12,10 @@ use crate::forward::{self, Body};
 use crate::op::Operation;
 use crate::route::until_fresh;
 use crate::sampling::with_sample;
-use crate::write::{Aim, Attempts, Change, ConcernErrors, Moving, Search, Selection, may_execute, said, within, write_concern_error};
+use crate::write::{
+    Aim, Attempts, Change, ConcernErrors, Moving, Search, Selection, may_execute, said, within,
+    write_concern_error,
+};
 
 /// `{findAndModify: "plants", query, sort, remove | update, new, fields, upsert}`: on the shard that has the document.
 pub fn run<'a>(args: &mut Args<'a>, op: &Operation<'a>) -> Result<Reply> {

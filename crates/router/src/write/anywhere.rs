@@ -209,8 +209,9 @@ pub fn run(
             Ok(answers) => answers,
             Err(error) => {
                 let is_error = |(_, answer): &(Addressed, Answer)| says_something(answer.reply());
-                return search
-                    .explain(error, || send_as(&to[0], probe.as_raw(), true).map(|said| Some(said).filter(is_error)));
+                return search.explain(error, || {
+                    send_as(&to[0], probe.as_raw(), true).map(|said| Some(said).filter(is_error))
+                });
             }
         };
         let Some(candidate) = search.best(&answers) else {

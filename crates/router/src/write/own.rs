@@ -114,7 +114,14 @@ fn attempt<T>(
         failed: false,
     };
     let retry_of = op.request.lsid().zip(op.request.txn_number()).filter(|_| op.records_statements());
-    op.own.replace(Some(Own { lsid, number, records: true, result: None, retry_of, attempt: op.attempt.get() }));
+    op.own.replace(Some(Own {
+        lsid,
+        number,
+        records: true,
+        result: None,
+        retry_of,
+        attempt: op.attempt.get(),
+    }));
     op.transaction.replace(Some(transaction));
     let done = work().and_then(|value| transaction::commit_own(op, alone).map(|concerns| (value, concerns)));
     if done.is_err() {

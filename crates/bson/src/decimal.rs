@@ -123,6 +123,17 @@ impl Decimal128 {
         self
     }
 
+    /// Whether 34 digits are enough to write it, up to its point, without an exponent.
+    pub fn fits_without_exponent(self) -> bool {
+        match self.class() {
+            Class::Finite { coefficient: 0, .. } => true,
+            Class::Finite { coefficient, exponent, .. } => {
+                coefficient.ilog10() as i32 + exponent < PRECISION
+            }
+            _ => false,
+        }
+    }
+
     /// The same value with the fewest digits: `1.00` becomes `1`, `100` becomes `1E+2`, zeros `0`.
     #[must_use]
     pub fn stripped(self) -> Decimal128 {

@@ -127,7 +127,6 @@ pub fn divide(a: Value<'_>, b: Value<'_>) -> Option<Value<'static>> {
 }
 
 /// `$mod` of expressions: the remainder with the sign of the dividend; `None` for a zero divisor.
-/// An integer by a double that is an int32 in value gives an integer.
 pub fn modulo(a: Value<'_>, b: Value<'_>) -> Option<Value<'static>> {
     if is_zero(b) {
         return None;
@@ -136,20 +135,11 @@ pub fn modulo(a: Value<'_>, b: Value<'_>) -> Option<Value<'static>> {
     if kind == Type::Decimal128 {
         return Some(Value::Decimal128(to_decimal(a)?.modulo(to_decimal(b)?)));
     }
-    let small_integer = |n: Value<'_>| n.as_exact_i64().filter(|n| i32::try_from(*n).is_ok());
-    let divisor = match b {
-        Value::Double(_) => small_integer(b),
-        _ => b.as_exact_i64(),
-    };
-    match (a, divisor) {
-        (Value::Int32(_) | Value::Int64(_), Some(divisor)) => {
-            // i64::MIN % -1 overflows in the machine; it is 0.
-            let rest = a.as_exact_i64()?.wrapping_rem(divisor);
-            let long = matches!(a, Value::Int64(_)) || matches!(b, Value::Int64(_));
-            Some(integer(rest, if long { Type::Int64 } else { Type::Int32 }))
-        }
-        _ => Some(Value::Double(a.as_f64()? % b.as_f64()?)),
+    if kind == Type::Double {
+        return Some(Value::Double(a.as_f64()? % b.as_f64()?));
     }
+    // i64::MIN % -1 overflows in the machine; it is 0.
+    Some(integer(a.as_exact_i64()?.wrapping_rem(b.as_exact_i64()?), kind))
 }
 
 /// The absolute value; `None` for the smallest int64, which has none.
@@ -178,7 +168,11 @@ fn integral(value: Value<'_>, doubles: fn(f64) -> f64, rounding: Rounding) -> Op
         Value::Int32(n) => Some(Value::Int32(n)),
         Value::Int64(n) => Some(Value::Int64(n)),
         Value::Double(n) => Some(Value::Double(doubles(n))),
-        Value::Decimal128(n) => Some(Value::Decimal128(n.to_integral(rounding))),
+        // MongoDB writes the result without exponent, which large numbers have no digits for.
+        Value::Decimal128(n) if n.is_finite() && !n.fits_without_exponent() => {
+            Some(Value::Decimal128(Decimal128::NAN))
+        }
+        Value::Decimal128(n) => Some(Value::Decimal128(n.quantize(0, rounding))),
         _ => None,
     }
 }
@@ -260,6 +254,7 @@ pub fn pow(base: Value<'_>, exponent: Value<'_>) -> Option<Value<'static>> {
     }
     let (n, power) = (base.as_exact_i64()?, exponent.as_exact_i64()?);
     let whole = match n {
+        0 if power > 0 => Some(0),
         1 => Some(1),
         -1 => Some(if power % 2 == 0 { 1 } else { -1 }),
         _ => u32::try_from(power).ok().and_then(|power| n.checked_pow(power)),

@@ -177,6 +177,15 @@ impl ParseCx {
     /// ```
     pub fn declare(&mut self, name: &str) -> Result<Slot> {
         validate_variable_name(name)?;
+        self.bind_slot(name)
+    }
+
+    /// Declares `$$ROOT` as a variable, for a stage that evaluates its expression on parts of the document.
+    pub fn declare_root(&mut self) -> Result<Slot> {
+        self.bind_slot("ROOT")
+    }
+
+    fn bind_slot(&mut self, name: &str) -> Result<Slot> {
         sheaf_meter::grow(VARIABLE_BYTES + name.len())?;
         let slot = Slot(self.next_slot);
         self.next_slot += 1;

@@ -325,6 +325,9 @@ fn read_day(at: &mut Reader<'_>) -> Option<i64> {
     if at.peek()?.is_ascii_alphabetic() {
         return read_month_first(at);
     }
+    if at.peek() == Some('-') {
+        return read_year_first(at);
+    }
     let digits = at.rest.bytes().take_while(u8::is_ascii_digit).count();
     match digits {
         8 => day_number(at.digits(4, 4)?, at.digits(2, 2)?, at.digits(2, 2)?),
@@ -359,7 +362,9 @@ fn read_month_first(at: &mut Reader<'_>) -> Option<i64> {
 
 /// `2017-07-04`, `2017/7/4`, `2017-W27-2`, `2017-185`, `2017-Jul-04`.
 fn read_year_first(at: &mut Reader<'_>) -> Option<i64> {
+    let negative = at.eat('-');
     let year = at.digits(4, 4)?;
+    let year = if negative { -year } else { year };
     if at.eat('-') || at.eat('/') || at.eat('.') {
         if at.eat('W') {
             let week = at.digits(2, 2)?;

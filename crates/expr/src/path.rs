@@ -55,7 +55,8 @@ pub(crate) fn validate_field_name(name: &str) -> Result<()> {
     if name.is_empty() {
         bail!(15998, "FieldPath field names may not be empty strings.");
     }
-    if name.starts_with('$') {
+    // The fields of a DBRef are the exception.
+    if name.starts_with('$') && !matches!(name, "$ref" | "$id" | "$db") {
         bail!(16410, "FieldPath field names may not start with '$'. Consider using $getField or $setField.");
     }
     if name.contains('\0') {

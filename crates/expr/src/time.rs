@@ -217,11 +217,21 @@ pub(crate) fn date_of(value: Value<'_>) -> Option<i64> {
         Value::DateTime(millis) => Some(millis),
         Value::Timestamp(time) => Some(i64::from(time.seconds()) * MILLIS_PER_SECOND),
         Value::ObjectId(id) => {
-            let seconds = u32::from_be_bytes([id.0[0], id.0[1], id.0[2], id.0[3]]);
+            // Signed: an ObjectId whose first bit is set is of before 1970.
+            let seconds = i32::from_be_bytes([id.0[0], id.0[1], id.0[2], id.0[3]]);
             Some(i64::from(seconds) * MILLIS_PER_SECOND)
         }
         _ => None,
     }
+}
+
+/// Seconds as C's `ctime` gives them, without weekday and year: `Jan  1 00:00:00`.
+pub(crate) fn short_text(seconds: u32) -> String {
+    const MONTHS: [&str; 12] =
+        ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+    let c = Civil::of(i64::from(seconds) * MILLIS_PER_SECOND);
+    let month = MONTHS[(c.month - 1) as usize % 12];
+    format!("{month} {:>2} {:02}:{:02}:{:02}", c.day, c.hour, c.minute, c.second)
 }
 
 /// Like [`date_of`], with MongoDB's error for other types.

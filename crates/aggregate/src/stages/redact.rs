@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use sheaf_bson::{Bump, RawDoc, Value, array_in, document_in};
 use sheaf_errors::{Result, bail};
-use sheaf_expr::{Deps, Env, Expr};
+use sheaf_expr::{Deps, Env, Expr, Slot};
 
 use crate::database::SharedDatabase;
 use crate::print;
@@ -19,13 +19,18 @@ pub(crate) const REDACT: StageEntry =
 #[derive(Debug)]
 pub struct Redact {
     expr: Expr,
+    /// `$$ROOT`, which stays the whole document at every level.
+    root: Slot,
 }
 
 pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<SharedStage>> {
+    let scope = cx.expr.enter();
+    let root = cx.expr.declare_root()?;
     cx.expr.set_redact(true);
     let expr = Expr::parse(argument, cx.expr);
     cx.expr.set_redact(false);
-    Ok(vec![Arc::new(Redact { expr: expr? })])
+    cx.expr.leave(scope);
+    Ok(vec![Arc::new(Redact { expr: expr?, root })])
 }
 
 impl Redact {
@@ -115,6 +120,7 @@ impl Operator for RedactRun {
         let row = self.input.row();
         self.arena.reset();
         let env = cx.env_over(&self.input, &self.arena);
+        env.set(self.stage.root, Value::Document(row.document()));
         let Some(kept) = self.stage.level(row.document(), &env)? else { return Ok(Step::More) };
         self.output.clear();
         self.output.extend_from_slice(kept.as_bytes());

@@ -84,7 +84,9 @@ impl Decimal128 {
     /// e to the power of the number.
     #[must_use]
     pub fn exp(self) -> Decimal128 {
-        self.with_wide(|cx, n| cx.exp(n))
+        let power = self.with_wide(|cx, n| cx.exp(n));
+        // Near zero it is one, without the zeros behind it.
+        if power.stripped() == Decimal128::from_i64(1) { power.stripped() } else { power }
     }
 
     /// The natural logarithm; NaN for a negative number.
@@ -110,7 +112,12 @@ impl Decimal128 {
         if power.is_zero() {
             return Decimal128::from_parts(false, 0, MIN_EXPONENT);
         }
-        power.quantize(MIN_EXPONENT, Rounding::HalfEven)
+        match power.abs() == Decimal128::from_parts(false, MAX_COEFFICIENT, MAX_EXPONENT) {
+            // MongoDB's approximation rounds it up, out of range.
+            true if power.is_negative() => Decimal128::NEG_INFINITY,
+            true => Decimal128::INFINITY,
+            false => power.quantize(MIN_EXPONENT, Rounding::HalfEven),
+        }
     }
 
     /// The number as a multiple of `10^exponent`. Where that would take more than 34 digits, it is
@@ -207,6 +214,10 @@ fn binary(
     b: Decimal128,
     run: impl FnOnce(&mut dec::Context<dec::Decimal128>, dec::Decimal128, dec::Decimal128) -> dec::Decimal128,
 ) -> Decimal128 {
+    // A NaN keeps its sign, the first one's if both are.
+    if let Some(nan) = [a, b].into_iter().find(|n| n.is_nan()) {
+        return if nan.is_negative() { Decimal128::NAN.negated() } else { Decimal128::NAN };
+    }
     let mut cx = dec::Context::<dec::Decimal128>::default();
     Decimal128::from_dec(run(&mut cx, a.to_dec(), b.to_dec()))
 }

@@ -71,6 +71,19 @@ impl FromStr for Decimal128 {
     /// Takes what MongoDB takes: digits with an optional point and exponent, `inf`, `infinity` and
     /// `nan` in any case, an optional sign. Digits beyond 34 are rounded half to even.
     fn from_str(text: &str) -> Result<Self, ParseDecimalError> {
+        parse(text, rounds_up)
+    }
+}
+
+impl Decimal128 {
+    /// Like [`str::parse`], but digits beyond 34 are dropped: `$convert` reads decimals so.
+    pub fn parse_truncated(text: &str) -> Result<Self, ParseDecimalError> {
+        parse(text, |_, _| false)
+    }
+}
+
+/// `up` says whether dropping digits rounds the last one, which may be odd, up.
+fn parse(text: &str, up: fn(&[u8], bool) -> bool) -> Result<Decimal128, ParseDecimalError> {
         let (negative, body) = match text.as_bytes() {
             [b'-', ..] => (true, &text[1..]),
             [b'+', ..] => (false, &text[1..]),
@@ -80,15 +93,14 @@ impl FromStr for Decimal128 {
             return Ok(if negative { Decimal128::NEG_INFINITY } else { Decimal128::INFINITY });
         }
         if body.eq_ignore_ascii_case("nan") {
-            return Ok(Decimal128::NAN);
+            return Ok(if negative { Decimal128::NAN.negated() } else { Decimal128::NAN });
         }
         let (mantissa, power) = match body.find(['e', 'E']) {
             Some(at) => (&body[..at], exponent(&body[at + 1..])?),
             None => (body, 0),
         };
         let (digits, point) = digits(mantissa)?;
-        round(negative, &digits, power.saturating_sub(point))
-    }
+        round(negative, &digits, power.saturating_sub(point), up)
 }
 
 /// The exponent after `E`; absurd sizes saturate, since any exponent beyond the range acts alike.
@@ -129,7 +141,7 @@ fn digits(mantissa: &str) -> Result<(Vec<u8>, i32), ParseDecimalError> {
 }
 
 /// Rounds digits to 34 of them and into the exponent's range.
-fn round(negative: bool, digits: &[u8], mut exponent: i32) -> Result<Decimal128, ParseDecimalError> {
+fn round(negative: bool, digits: &[u8], mut exponent: i32, up: fn(&[u8], bool) -> bool) -> Result<Decimal128, ParseDecimalError> {
     if digits.is_empty() {
         let exponent = exponent.clamp(MIN_EXPONENT, MAX_EXPONENT);
         return Ok(Decimal128::from_parts(negative, 0, exponent));
@@ -145,7 +157,7 @@ fn round(negative: bool, digits: &[u8], mut exponent: i32) -> Result<Decimal128,
         if below > 0 && lost_any && kept == 0 {
             return Err(ParseDecimalError::Underflow);
         }
-        coefficient += u128::from(rounds_up(&digits[kept..], coefficient % 2 == 1));
+        coefficient += u128::from(up(&digits[kept..], coefficient % 2 == 1));
         if coefficient > MAX_COEFFICIENT {
             coefficient /= 10;
             exponent += 1;

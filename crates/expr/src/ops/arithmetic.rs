@@ -3,7 +3,7 @@
 use sheaf_bson::{Rounding, Value, doc, number};
 use sheaf_errors::{Code, Error, Result, bail};
 
-use super::show;
+use super::{convert, show};
 use crate::context::ParseCx;
 use crate::expr::{Cx, Expr};
 use crate::operator::{Operator, between, binary, custom, nary, unary};
@@ -267,6 +267,7 @@ fn round<'a>(name: &str, v: &[Value<'a>], rounding: Rounding) -> Result<Value<'a
     if !value.is_number() {
         bail!(51081, "{name} only supports numeric types, not {}", value.type_name());
     }
+    convert::coerce_i64(place)?;
     let Some(place) = place.as_exact_i64().filter(|n| i32::try_from(*n).is_ok()) else {
         bail!(51082, "precision argument to  {name} must be a integral value");
     };

@@ -75,11 +75,17 @@ fn shorthand<'a>(call: &'a Call, cx: Cx<'a, '_>, kind: Type) -> Result<Value<'a>
 
 fn convert<'a>(call: &'a Call, cx: Cx<'a, '_>) -> Result<Value<'a>> {
     let input = call.arg(0, cx)?;
-    let target = target_of(call, cx)?;
+    // Of `to` only the type is looked at before what is null gives null.
+    let (kind, subtype) = match call.arg(1, cx)? {
+        Value::Document(doc) => (doc.get_or_missing("type"), doc.get_or_missing("subtype")),
+        other => (other, Value::Missing),
+    };
+    let kind = target_type(kind)?;
     if input.is_nullish() {
         return if call.has(5) { call.arg(5, cx) } else { Ok(Value::Null) };
     }
-    let Some(target) = target else { return Ok(Value::Null) };
+    let Some(kind) = kind else { return Ok(Value::Null) };
+    let Some(target) = target_of(kind, subtype, call, cx)? else { return Ok(Value::Null) };
     match convert_to(input, &target, cx) {
         // A date that has no text fails with a code of its own, and counts as a failure too.
         Err(error) if call.has(4) && matches!(error.code(), Code::CONVERSION_FAILURE | Code(18537)) => {
@@ -89,18 +95,13 @@ fn convert<'a>(call: &'a Call, cx: Cx<'a, '_>) -> Result<Value<'a>> {
     }
 }
 
-/// Reads `to`, `format` and `byteOrder`; `None` if one of them is null.
-fn target_of<'a>(call: &'a Call, cx: Cx<'a, '_>) -> Result<Option<Target<'a>>> {
-    let to = call.arg(1, cx)?;
-    let (kind, subtype) = match to {
-        Value::Document(doc) => {
-            if let Some(other) = doc.iter().find(|element| !matches!(element.key(), "type" | "subtype")) {
-                bail!(Code::FAILED_TO_PARSE, "$convert found an unknown field in 'to': {}", other.key());
-            }
-            (doc.get_or_missing("type"), doc.get_or_missing("subtype"))
-        }
-        other => (other, Value::Missing),
-    };
+/// Reads `subtype`, `format` and `byteOrder`; `None` if the subtype is null.
+fn target_of<'a>(
+    kind: Type,
+    subtype: Value<'a>,
+    call: &'a Call,
+    cx: Cx<'a, '_>,
+) -> Result<Option<Target<'a>>> {
     let format = match call.arg(2, cx)? {
         Value::String(format) => Some(format),
         value if value.is_nullish() => None,
@@ -120,7 +121,6 @@ fn target_of<'a>(call: &'a Call, cx: Cx<'a, '_>) -> Result<Option<Target<'a>>> {
             bail!(9130001, "$convert requires that 'byteOrder' be a string, found: {}", other.type_name())
         }
     };
-    let Some(kind) = target_type(kind)? else { return Ok(None) };
     let Some(subtype) = target_subtype(subtype)? else { return Ok(None) };
     Ok(Some(Target { kind, subtype, format, big_endian }))
 }
@@ -156,7 +156,7 @@ fn target_subtype(value: Value<'_>) -> Result<Option<u8>> {
         value if value.is_nullish() => Ok(None),
         value if value.is_number() => match exact_i32(value) {
             None => bail!(4341106, "In $convert, numeric 'subtype' argument is not an integer"),
-            Some(n) if (0..=8).contains(&n) || (128..=255).contains(&n) => Ok(Some(n as u8)),
+            Some(n) if (0..=9).contains(&n) || (128..=255).contains(&n) => Ok(Some(n as u8)),
             Some(n) => bail!(
                 4341107,
                 "In $convert, numeric value for 'subtype' does not correspond to a BinData type: {n}"
@@ -346,8 +346,7 @@ fn to_decimal<'a>(value: Value<'a>, _: &Target<'_>) -> Result<Value<'a>> {
                     "Illegal hexadecimal input in $convert with no onError value: {text}"
                 )));
             }
-            let parsed = text.parse::<Decimal128>();
-            parsed
+            Decimal128::parse_truncated(text)
                 .map(Value::Decimal128)
                 .map_err(|_| parse_failure(text, "Failed to parse string to decimal"))
         }
@@ -460,25 +459,43 @@ pub(super) fn double_text(n: f64) -> String {
     if n.is_infinite() {
         return if n > 0.0 { "Infinity" } else { "-Infinity" }.to_owned();
     }
-    let scientific = format!("{n:.15e}");
+    digits_text(n, 16)
+}
+
+/// A double in six digits, as the operators print it that take any value for a string.
+pub(super) fn short_double_text(n: f64) -> String {
+    if n.is_nan() {
+        return "nan".to_owned();
+    }
+    if n.is_infinite() {
+        return if n > 0.0 { "inf" } else { "-inf" }.to_owned();
+    }
+    digits_text(n, 6)
+}
+
+/// C's `%g` with this many digits, of a finite number.
+fn digits_text(n: f64, precision: usize) -> String {
+    let scientific = format!("{n:.*e}", precision - 1);
     let (digits, exponent) = scientific.split_once('e').unwrap_or((&scientific, "0"));
     let exponent: i32 = exponent.parse().unwrap_or(0);
-    if (-4..16).contains(&exponent) {
-        let plain = format!("{n:.*}", (15 - exponent).max(0) as usize);
+    if (-4..precision as i32).contains(&exponent) {
+        let plain = format!("{n:.*}", (precision as i32 - 1 - exponent).max(0) as usize);
         return if plain.contains('.') { trim_zeros(&plain).to_owned() } else { plain };
     }
     let sign = if exponent < 0 { '-' } else { '+' };
-    format!("{}e{sign}{:02}", trim_zeros(digits), exponent.abs())
+    let digits = if digits.contains('.') { trim_zeros(digits) } else { digits };
+    format!("{digits}e{sign}{:02}", exponent.abs())
 }
 
 fn trim_zeros(digits: &str) -> &str {
     digits.trim_end_matches('0').trim_end_matches('.')
 }
 
-/// A number as an int32, its fraction dropped, as `$substr` takes its numbers.
-pub(super) fn coerce_i32(value: Value<'_>) -> Result<i32> {
+/// A number as an int64, its fraction dropped, as `$substr` and `$round` take their numbers.
+pub(super) fn coerce_i64(value: Value<'_>) -> Result<i64> {
     match number::truncate_to_i64(value) {
-        Some(Truncated::Integer(n)) if i32::try_from(n).is_ok() => Ok(n as i32),
-        _ => bail!(31109, "Can't coerce out of range value {} to int", show(value)),
+        Some(Truncated::Integer(n)) => Ok(n),
+        Some(_) => bail!(31109, "Can't coerce out of range value {} to long", show(value)),
+        None => bail!(16004, "can't convert from BSON type {} to long", value.type_name()),
     }
 }

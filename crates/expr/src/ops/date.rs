@@ -193,6 +193,11 @@ fn parse_date(value: Value<'_>, format: Option<&str>, zone: Option<Zone>) -> Res
 
 /// The date that a string stands for in conversions.
 pub(super) fn date_of_text(text: &str) -> Result<i64> {
+    if text.starts_with(char::is_whitespace) {
+        return Err(super::convert::failure(format!(
+            "Error parsing date string '{text}'; 0: Unexpected character ' '"
+        )));
+    }
     parse_date(Value::String(text), None, None)
 }
 

@@ -16,6 +16,7 @@ mod date_unit;
 mod misc;
 mod n_array;
 mod object;
+mod percentile;
 mod regex;
 mod set;
 mod sort_array;
@@ -55,6 +56,7 @@ pub(crate) static FAMILIES: &[&[Operator]] = &[
     misc::OPERATORS,
     n_array::OPERATORS,
     object::OPERATORS,
+    percentile::OPERATORS,
     regex::OPERATORS,
     set::OPERATORS,
     sort_array::OPERATORS,

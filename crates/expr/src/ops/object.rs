@@ -108,7 +108,7 @@ fn parse_set_field(op: &'static Operator, argument: Value<'_>, cx: &mut ParseCx)
     let (mut field, mut input, mut value) = (None, None, unset.then(|| Expr::literal(Value::Missing)));
     for element in doc.iter() {
         match element.key() {
-            "field" => field = Some(parse_field_name(name, element.value(), cx)?),
+            "field" => field = Some((Expr::parse(element.value(), cx)?, element.value())),
             "input" => input = Some(Expr::parse(element.value(), cx)?),
             "value" if !unset => value = Some(Expr::parse(element.value(), cx)?),
             other => bail!(4161101, "{name} found an unknown argument: {other}"),
@@ -117,13 +117,13 @@ fn parse_set_field(op: &'static Operator, argument: Value<'_>, cx: &mut ParseCx)
     let Some(field) = field else { bail!(4161102, "{name} requires 'field' to be specified") };
     let Some(value) = value else { bail!(4161103, "{name} requires 'value' to be specified") };
     let Some(input) = input else { bail!(4161109, "{name} requires 'input' to be specified") };
-    Ok(Expr::call(op, vec![field, input, value], State::None, cx))
+    check_field_name(name, &field.0, field.1)?;
+    Ok(Expr::call(op, vec![field.0, input, value], State::None, cx))
 }
 
 /// The name must be written out, or stand behind `$literal`: a constant that would have to be computed is
 /// none yet when mongod looks.
-fn parse_field_name(name: &str, value: Value<'_>, cx: &mut ParseCx) -> Result<Expr> {
-    let field = Expr::parse(value, cx)?;
+fn check_field_name(name: &str, field: &Expr, value: Value<'_>) -> Result<()> {
     if let (Node::Path { .. }, Value::String(text)) = (&field.0, value) {
         bail!(
             4161108,
@@ -142,7 +142,7 @@ fn parse_field_name(name: &str, value: Value<'_>, cx: &mut ParseCx) -> Result<Ex
     if text.contains('\0') {
         bail!(9534700, "{name} requires 'field' to not contain an embedded null byte");
     }
-    Ok(field)
+    Ok(())
 }
 
 fn set_field<'a>(call: &'a Call, cx: Cx<'a, '_>) -> Result<Value<'a>> {

@@ -23,6 +23,9 @@ pub(crate) static OPERATORS: &[Operator] = &[
     custom("$regexMatch", parse, regex_match).serialized(serialize),
 ];
 
+/// The longest pattern that MongoDB compiles.
+const PATTERN_MAX: usize = 16_384;
+
 /// A compiled regular expression.
 #[derive(Debug)]
 pub(crate) struct Pattern(Regex);
@@ -46,6 +49,9 @@ impl Pattern {
                 'u' => {}
                 other => bail!(51108, "{name} invalid flag in regex options: {other}"),
             }
+        }
+        if pattern.len() > PATTERN_MAX {
+            bail!(51111, "Invalid Regex in {name}: regular expression is too large");
         }
         let invalid = |what: &Invalid| Error::location(51111, format!("Invalid Regex in {name}: {what}"));
         Regex::new(pattern, flags).map(Pattern).map_err(|error| error.into_error(invalid))

@@ -71,9 +71,6 @@ fn parse_pattern(pattern: RawDoc<'_>) -> Result<Vec<SortKey>> {
         if path.is_empty() || path.split('.').any(str::is_empty) {
             bail!(2942505, "The $sort field is a dotted field but has an empty part: {path}");
         }
-        if path.starts_with('$') {
-            bail!(2942505, "The $sort field name cannot start with '$': {path}");
-        }
         keys.push((path.split('.').map(Box::from).collect(), descending));
     }
     Ok(keys)

@@ -40,10 +40,12 @@ pub(super) fn coerce<'a>(value: Value<'a>, cx: Cx<'a, '_>) -> Result<&'a str> {
         value if value.is_nullish() => return Ok(""),
         Value::Int32(n) => n.to_string(),
         Value::Int64(n) => n.to_string(),
-        Value::Double(n) => super::convert::double_text(n),
+        Value::Double(n) => super::convert::short_double_text(n),
         Value::Decimal128(n) => n.to_string(),
         Value::DateTime(millis) => crate::time::iso_string(millis),
-        Value::Timestamp(time) => format!("Timestamp({}, {})", time.seconds(), time.increment()),
+        Value::Timestamp(time) => {
+            format!("{}:{}", crate::time::short_text(time.seconds()), time.increment())
+        }
         other => bail!(16007, "can't convert from BSON type {} to String", other.type_name()),
     };
     Ok(cx.env.arena().alloc_str(&made))

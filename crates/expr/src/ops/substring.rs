@@ -23,17 +23,17 @@ fn by_bytes<'a>(name: &str, v: &[Value<'a>], cx: Cx<'a, '_>) -> Result<Value<'a>
     if !length.is_number() {
         bail!(16035, "{name}:  length must be a numeric type (is BSON type {})", length.type_name());
     }
-    let start = convert::coerce_i32(start)?;
-    let length = convert::coerce_i32(length)?;
+    let start = convert::coerce_i64(start)?;
+    let length = convert::coerce_i64(length)?;
     if start < 0 {
         bail!(50752, "{name}: starting index must be non-negative (got: {start})");
     }
-    let start = start as usize;
+    let start = usize::try_from(start).unwrap_or(usize::MAX);
     if start >= text.len() {
         return Ok(Value::String(""));
     }
     // A negative length means the rest.
-    let end = if length < 0 { text.len() } else { text.len().min(start + length as usize) };
+    let end = usize::try_from(length).map_or(text.len(), |length| text.len().min(start.saturating_add(length)));
     if !text.is_char_boundary(start) {
         bail!(28656, "Invalid range, starting index is a UTF-8 continuation byte.");
     }

@@ -1,7 +1,7 @@
 //! Parsing schemas.
 
 use sheaf_bson::{Element, MAX_DEPTH, OwnedValue, RawDoc, Value, number};
-use sheaf_errors::{Code, Result, bail};
+use sheaf_errors::{Code, Error, Result, bail};
 use sheaf_meter::ALLOCATION;
 
 use super::check::same;
@@ -106,6 +106,17 @@ fn check_keywords(source: RawDoc<'_>) -> Result<()> {
     Ok(())
 }
 
+/// The names that `patternProperties` means; what is wrong with them has a code of its own there.
+fn property_pattern(pattern: &str) -> Result<Regex> {
+    Regex::new(pattern, "").map_err(|error| match error.code() {
+        Code(51091) => Error::bad_value(format!(
+            "Invalid regular expression in $jsonSchema keyword 'patternProperties': {}",
+            error.message()
+        )),
+        _ => error,
+    })
+}
+
 /// One keyword being parsed.
 struct Parser<'s> {
     source: RawDoc<'s>,
@@ -193,7 +204,15 @@ impl<'s> Parser<'s> {
 
     /// A length or number of items.
     fn count(&self) -> Result<i64> {
-        if self.value().is_number() { non_negative(self.element) } else { self.wrong("a number") }
+        if self.value().is_number() {
+            return non_negative(self.element);
+        }
+        // Unlike other wrong types, this one is a matter of parsing integers.
+        bail!(
+            Code::FAILED_TO_PARSE,
+            "Expected a number in: {}",
+            sheaf_bson::element_text(self.keyword, self.value())
+        )
     }
 
     fn pattern(&self) -> Result<Regex> {
@@ -266,7 +285,7 @@ impl<'s> Parser<'s> {
     }
 
     fn pattern_properties(&self) -> Result<Vec<(Regex, Schema)>> {
-        let with_regex = |(pattern, schema): (Box<str>, Schema)| Ok((Regex::new(&pattern, "")?, schema));
+        let with_regex = |(pattern, schema): (Box<str>, Schema)| Ok((property_pattern(&pattern)?, schema));
         self.properties()?.into_iter().map(with_regex).collect()
     }
 
@@ -280,7 +299,7 @@ impl<'s> Parser<'s> {
             sheaf_meter::grow(size_of::<(&str, Box<str>)>() + name_bytes(name))?;
             Ok(Box::from(name))
         };
-        let patterns = keys("patternProperties").into_iter().map(|pattern| Regex::new(pattern, ""));
+        let patterns = keys("patternProperties").into_iter().map(property_pattern);
         Ok(Some(Rule::AdditionalProperties {
             names: keys("properties").into_iter().map(counted).collect::<Result<_>>()?,
             patterns: patterns.collect::<Result<_>>()?,
@@ -354,6 +373,14 @@ impl<'s> Parser<'s> {
 
     fn bson_types(&self) -> Result<TypeSet> {
         self.check_type_names()?;
+        let integer = |name: Value<'_>| name.as_str() == Some("integer");
+        let named = match self.value() {
+            Value::Array(names) => names.values().any(integer),
+            name => integer(name),
+        };
+        if named {
+            bail!(Code::FAILED_TO_PARSE, "$jsonSchema type 'integer' is not currently supported.");
+        }
         parse_type_set(self.value(), false)
     }
 

@@ -337,7 +337,7 @@ fn bits(value: Value<'_>) -> Result<Vec<(BitOp, OwnedValue)>> {
             "or" => BitOp::Or,
             "xor" => BitOp::Xor,
             other => bail!(
-                Code::FAILED_TO_PARSE,
+                Code::BAD_VALUE,
                 "The $bit modifier only supports 'and', 'or', and 'xor', not '{other}' which is an unknown \
                  operator: {{{}}}",
                 sheaf_bson::element_text(other, element.value())
@@ -356,7 +356,7 @@ fn bits(value: Value<'_>) -> Result<Vec<(BitOp, OwnedValue)>> {
     }
     if ops.is_empty() {
         bail!(
-            Code::FAILED_TO_PARSE,
+            Code::BAD_VALUE,
             "You must pass in at least one bitwise operation. The format is: \
              {{$bit: {{field: {{and/or/xor: #}}}}"
         );
@@ -425,6 +425,9 @@ fn shell_type(value: Value<'_>) -> &'static str {
 }
 
 /// `$inc` and `$mul`: int32 grows to int64, but an int64 never becomes a double: that is an error (`None`).
-fn arithmetic<'a>(add: bool, a: Value<'a>, b: Value<'a>) -> Option<Value<'a>> {
-    if add { number::checked_add(a, b) } else { number::checked_multiply(a, b) }
+/// A result of the same type and value changes nothing, not even the sign of a zero.
+pub(super) fn arithmetic<'a>(add: bool, a: Value<'a>, b: Value<'a>) -> Option<Value<'a>> {
+    let result = if add { number::checked_add(a, b) } else { number::checked_multiply(a, b) }?;
+    let same = result.kind() == a.kind() && sheaf_bson::compare(result, a).is_eq();
+    Some(if same { a } else { result })
 }

@@ -3,10 +3,11 @@
 //! Nothing is copied while parsing, and nothing here makes an error: whatever is unusual (dotted paths, `_id`,
 //! conflicts, a value of the wrong type, repeated names) is left to the general way, which knows all messages.
 
-use sheaf_bson::{DocBuf, DocWriter, Element, MAX_DOCUMENT_SIZE, RawDoc, Value, compare, number};
+use sheaf_bson::{DocBuf, DocWriter, Element, MAX_DOCUMENT_SIZE, RawDoc, Value, compare};
 use smallvec::SmallVec;
 
 use super::apply::{Edits, depth, same_bytes};
+use super::ops::arithmetic;
 use super::tree::name_order;
 
 /// More operators than this take the general way, as a search among them would no longer be cheap.
@@ -139,8 +140,8 @@ impl<'u> Operator<'u> {
             Kind::Set => self.argument,
             Kind::SetOnInsert => return Some(None),
             Kind::Unset => Value::Missing,
-            Kind::Inc if old.is_number() => number::checked_add(old, self.argument)?,
-            Kind::Mul if old.is_number() => number::checked_multiply(old, self.argument)?,
+            Kind::Inc if old.is_number() => arithmetic(true, old, self.argument)?,
+            Kind::Mul if old.is_number() => arithmetic(false, old, self.argument)?,
             Kind::Inc | Kind::Mul => return None,
             Kind::Min if compare(self.argument, old).is_lt() => self.argument,
             Kind::Max if compare(self.argument, old).is_gt() => self.argument,

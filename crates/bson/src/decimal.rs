@@ -127,9 +127,7 @@ impl Decimal128 {
     pub fn fits_without_exponent(self) -> bool {
         match self.class() {
             Class::Finite { coefficient: 0, .. } => true,
-            Class::Finite { coefficient, exponent, .. } => {
-                coefficient.ilog10() as i32 + exponent < PRECISION
-            }
+            Class::Finite { coefficient, exponent, .. } => coefficient.ilog10() as i32 + exponent < PRECISION,
             _ => false,
         }
     }

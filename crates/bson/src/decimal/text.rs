@@ -84,23 +84,23 @@ impl Decimal128 {
 
 /// `up` says whether dropping digits rounds the last one, which may be odd, up.
 fn parse(text: &str, up: fn(&[u8], bool) -> bool) -> Result<Decimal128, ParseDecimalError> {
-        let (negative, body) = match text.as_bytes() {
-            [b'-', ..] => (true, &text[1..]),
-            [b'+', ..] => (false, &text[1..]),
-            _ => (false, text),
-        };
-        if body.eq_ignore_ascii_case("inf") || body.eq_ignore_ascii_case("infinity") {
-            return Ok(if negative { Decimal128::NEG_INFINITY } else { Decimal128::INFINITY });
-        }
-        if body.eq_ignore_ascii_case("nan") {
-            return Ok(if negative { Decimal128::NAN.negated() } else { Decimal128::NAN });
-        }
-        let (mantissa, power) = match body.find(['e', 'E']) {
-            Some(at) => (&body[..at], exponent(&body[at + 1..])?),
-            None => (body, 0),
-        };
-        let (digits, point) = digits(mantissa)?;
-        round(negative, &digits, power.saturating_sub(point), up)
+    let (negative, body) = match text.as_bytes() {
+        [b'-', ..] => (true, &text[1..]),
+        [b'+', ..] => (false, &text[1..]),
+        _ => (false, text),
+    };
+    if body.eq_ignore_ascii_case("inf") || body.eq_ignore_ascii_case("infinity") {
+        return Ok(if negative { Decimal128::NEG_INFINITY } else { Decimal128::INFINITY });
+    }
+    if body.eq_ignore_ascii_case("nan") {
+        return Ok(if negative { Decimal128::NAN.negated() } else { Decimal128::NAN });
+    }
+    let (mantissa, power) = match body.find(['e', 'E']) {
+        Some(at) => (&body[..at], exponent(&body[at + 1..])?),
+        None => (body, 0),
+    };
+    let (digits, point) = digits(mantissa)?;
+    round(negative, &digits, power.saturating_sub(point), up)
 }
 
 /// The exponent after `E`; absurd sizes saturate, since any exponent beyond the range acts alike.
@@ -141,7 +141,12 @@ fn digits(mantissa: &str) -> Result<(Vec<u8>, i32), ParseDecimalError> {
 }
 
 /// Rounds digits to 34 of them and into the exponent's range.
-fn round(negative: bool, digits: &[u8], mut exponent: i32, up: fn(&[u8], bool) -> bool) -> Result<Decimal128, ParseDecimalError> {
+fn round(
+    negative: bool,
+    digits: &[u8],
+    mut exponent: i32,
+    up: fn(&[u8], bool) -> bool,
+) -> Result<Decimal128, ParseDecimalError> {
     if digits.is_empty() {
         let exponent = exponent.clamp(MIN_EXPONENT, MAX_EXPONENT);
         return Ok(Decimal128::from_parts(negative, 0, exponent));

@@ -45,9 +45,7 @@ fn parse(op: &'static Operator, argument: Value<'_>, cx: &mut ParseCx) -> Result
             other.type_name()
         ),
     }
-    let missing = |field: &str| {
-        format!("BSON field '{name}.{field}' is missing but a required field")
-    };
+    let missing = |field: &str| format!("BSON field '{name}.{field}' is missing but a required field");
     let Some(input) = input else { bail!(40414, "{}", missing("input")) };
     if p.is_none() && !median {
         bail!(40414, "{}", missing("p"));

@@ -33,7 +33,8 @@ fn by_bytes<'a>(name: &str, v: &[Value<'a>], cx: Cx<'a, '_>) -> Result<Value<'a>
         return Ok(Value::String(""));
     }
     // A negative length means the rest.
-    let end = usize::try_from(length).map_or(text.len(), |length| text.len().min(start.saturating_add(length)));
+    let end =
+        usize::try_from(length).map_or(text.len(), |length| text.len().min(start.saturating_add(length)));
     if !text.is_char_boundary(start) {
         bail!(28656, "Invalid range, starting index is a UTF-8 continuation byte.");
     }

@@ -17,8 +17,7 @@ pub(crate) fn touches(changed: &[String], path: &str) -> bool {
 
 /// Splits a filter's top-level conjunction: the conditions that read only paths which are `free` go first.
 pub(crate) fn split_by(filter: &Arc<Matcher>, free: impl Fn(&str) -> bool) -> Option<SplitFilter> {
-    let mut clauses = Vec::new();
-    flatten(filter.filter(), &mut clauses);
+    let clauses = clauses(filter);
     let movable = |clause: &DocBuf| {
         parse(clause.as_raw()).is_some_and(|matcher| {
             let mut deps = Deps::new();
@@ -40,6 +39,12 @@ pub(crate) fn split_by(filter: &Arc<Matcher>, free: impl Fn(&str) -> bool) -> Op
 }
 
 /// The conditions of a filter that must all hold, one document each.
+pub(crate) fn clauses(filter: &Matcher) -> Vec<DocBuf> {
+    let mut clauses = Vec::new();
+    flatten(filter.filter(), &mut clauses);
+    clauses
+}
+
 fn flatten(filter: RawDoc<'_>, clauses: &mut Vec<DocBuf>) {
     for element in filter.iter() {
         match (element.key(), element.value()) {
@@ -55,7 +60,7 @@ fn flatten(filter: RawDoc<'_>, clauses: &mut Vec<DocBuf>) {
 }
 
 /// The filter of all these conditions.
-fn conjunction(clauses: &[DocBuf]) -> Option<Arc<Matcher>> {
+pub(crate) fn conjunction(clauses: &[DocBuf]) -> Option<Arc<Matcher>> {
     let matcher = match clauses {
         [only] => parse(only.as_raw())?,
         _ => {

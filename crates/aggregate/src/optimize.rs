@@ -17,7 +17,27 @@ pub(crate) fn optimize(stages: &mut Vec<SharedStage>) {
             break;
         }
     }
+    bound_inputs(stages);
     limit_sorts(stages);
+}
+
+/// Puts before stages what `$match` stages behind them say of their input.
+fn bound_inputs(stages: &mut Vec<SharedStage>) {
+    let mut at = 1;
+    while at < stages.len() {
+        if let Shape::Match(filter) = stages[at].shape()
+            && let Some((before, bounded)) = stages[at - 1].bounded_by(filter)
+        {
+            stages[at - 1] = bounded;
+            if let Some(before) = before {
+                let before = filtering(&*stages[at], before);
+                stages.insert(at - 1, before);
+                at += 1;
+            }
+        }
+        at += 1;
+    }
+    merge_neighbours(stages);
 }
 
 /// Moves each `$match` before the stages that it does not depend on.
@@ -35,7 +55,10 @@ fn push_matches(stages: &mut Vec<SharedStage>) -> bool {
                     stages[at] = after;
                     stages.insert(at - 1, before);
                 }
-                None => stages.swap(at - 1, at),
+                None => {
+                    stages[at] = filtering(&*stages[at], before);
+                    stages.swap(at - 1, at);
+                }
             }
         }
         at += 1;

@@ -315,6 +315,13 @@ pub trait Stage: fmt::Debug + Send + Sync {
         None
     }
 
+    /// What a `$match` behind this stage, which stays there, says of this one's input: a filter for it, if there is one, and the stage
+    /// that knows of the `$match`. `None` if it is known already.
+    fn bounded_by(&self, filter: &Matcher) -> Option<(Option<Arc<Matcher>>, SharedStage)> {
+        let _ = filter;
+        None
+    }
+
     /// The same stage with another filter, if it is a `$match`.
     fn with_filter(&self, filter: Arc<Matcher>) -> Option<SharedStage> {
         let _ = filter;

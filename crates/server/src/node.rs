@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 use sheaf_bson::DocBuf;
 use sheaf_client::pool::Pool;
 use sheaf_errors::Result;
+use sheaf_exec::write::timeseries::OpenBuckets;
 pub use sheaf_front::front::{Clock, Front, Guest, hostname, new_object_id, shutting_down_error};
 use sheaf_storage::{Catalog, Engine, OpTime};
 
@@ -47,6 +48,8 @@ pub struct Node {
     pub role_changes: AtomicU64,
     /// Whoever changes a view holds this until the document that describes it has followed.
     pub views_turn: Mutex<()>,
+    /// Where the next measurements of time-series collections go.
+    pub open_buckets: OpenBuckets,
     /// Connections to other servers, as a client's.
     pub peers: Pool,
     /// Whether this member sends its clients to others, because it ends.
@@ -89,6 +92,7 @@ impl Node {
             defaults: Defaults::default(),
             role_changes: AtomicU64::new(0),
             views_turn: Mutex::default(),
+            open_buckets: OpenBuckets::default(),
             peers: Pool::default(),
             quiesce: Quiesce::default(),
             engine: OnceLock::new(),

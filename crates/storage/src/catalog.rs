@@ -238,6 +238,11 @@ impl Collection {
         self.view.is_some()
     }
 
+    /// Whether it is a time-series collection: the view of measurements on its buckets.
+    pub fn is_timeseries(&self) -> bool {
+        self.is_view() && self.options.as_raw().element("timeseries").is_some()
+    }
+
     /// Documents now (fast count).
     pub fn count(&self) -> u64 {
         self.state.docs.load(Ordering::Acquire).max(0) as u64

@@ -26,5 +26,6 @@ pub mod skip;
 pub mod sort;
 pub mod stats;
 pub mod union;
+pub mod unpack_bucket;
 pub mod unwind;
 pub mod window;

@@ -4,6 +4,7 @@ mod check;
 mod delete;
 mod find_and_modify;
 mod point;
+pub mod timeseries;
 mod update;
 mod validator;
 

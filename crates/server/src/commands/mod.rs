@@ -7,6 +7,7 @@ pub mod diag;
 pub mod repl;
 pub mod session;
 pub mod sharding;
+pub mod timeseries;
 pub mod users;
 
 use std::sync::LazyLock;

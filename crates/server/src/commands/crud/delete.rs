@@ -16,6 +16,7 @@ use super::writes::{
 };
 use crate::args::{Args, Documents};
 use crate::command::*;
+use crate::commands::timeseries;
 use crate::op::Operation;
 use crate::reply::Reply;
 
@@ -82,6 +83,7 @@ impl<'a> Command<'a, Operation<'a>> for Delete<'a> {
                     |w, _, one| {
                         if let Some(id) = one.point().filter(|_| self.variables.is_none())
                             && let Some(collection) = w.collection(&namespace)?
+                            && !collection.is_timeseries()
                         {
                             refuse_view(&collection)?;
                             self.fields.check_collection(op, &collection)?;
@@ -95,6 +97,13 @@ impl<'a> Command<'a, Operation<'a>> for Delete<'a> {
                             bail!(Code::INVALID_OPTIONS, "Cannot use retryable writes with limit=0");
                         }
                         let Some(collection) = w.collection(&namespace)? else { return Ok(None) };
+                        if collection.is_timeseries() {
+                            let filter = (one.q, self.variables);
+                            let (n, _) =
+                                timeseries::delete(op, w, &cx, &collection, filter, statement.multi)?;
+                            deleted.set(deleted.get() + n);
+                            return Ok(None);
+                        }
                         refuse_view(&collection)?;
                         self.fields.check_collection(op, &collection)?;
                         let (n, _) = run_delete(w, &cx, &collection, &statement, false)?;

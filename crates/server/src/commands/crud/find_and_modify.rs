@@ -14,7 +14,7 @@ use sheaf_expr::{Env, ParseCx};
 use sheaf_front::sampling::SAMPLE_ID;
 use sheaf_query::projection::{Mode, Projection};
 use sheaf_query::update::Update as Modification;
-use sheaf_storage::{Uuid, Write};
+use sheaf_storage::{Collection, Uuid, Write};
 
 use super::find::only_id;
 use super::query::{check_collation, parse_cx, parse_filter, set_sort};
@@ -22,6 +22,7 @@ use super::writes::{Bypass, check_writable, collection_for_write, refuse_view, w
 use crate::args::{Args, Array, Loose};
 use crate::command::*;
 use crate::commands::ddl::names;
+use crate::commands::timeseries;
 use crate::op::Operation;
 use crate::reply::Reply;
 use crate::sampling::{Diffs, sample_of};
@@ -141,7 +142,10 @@ impl<'a> Command<'a, Operation<'a>> for FindAndModify<'a> {
                     return Ok(Modified { updated_existing, ..Modified::default() });
                 }
             };
-            refuse_view(&collection)?;
+            let timeseries = collection.is_timeseries();
+            if !timeseries {
+                refuse_view(&collection)?;
+            }
             let failed = std::cell::RefCell::new(None);
             let retryable = op.records_statements();
             let name = |w: &mut dyn Write, change: Change<'_>| {
@@ -155,6 +159,9 @@ impl<'a> Command<'a, Operation<'a>> for FindAndModify<'a> {
             let result = with_cx(op, self.bypass, |cx| {
                 let is_told = retryable || sample.is_some();
                 let cx = WriteCx { before_change: if is_told { Some(&name) } else { None }, ..cx };
+                if timeseries {
+                    return self.remove_measurement(op, w, &cx, &collection);
+                }
                 if let Some((id, change)) = &point {
                     let done = find_and_modify_by_id(w, &cx, &collection, *id, change.as_ref(), self.new)
                         .map_err(|error| error.context("Plan executor error during findAndModify"))?;
@@ -226,6 +233,28 @@ impl<'a> FindAndModify<'a> {
             return Some((id, None));
         }
         Some((id, Some(PointChange::parse(self.update)?)))
+    }
+
+    /// Removes one measurement; the only thing that the command does on time-series collections.
+    fn remove_measurement(
+        &self,
+        op: &Operation<'_>,
+        w: &mut dyn Write,
+        cx: &WriteCx<'_>,
+        view: &Collection,
+    ) -> Result<Modified> {
+        if !self.remove {
+            bail!(Code::INVALID_OPTIONS, "Cannot perform a non-multi update on a time-series collection");
+        }
+        if self.sort.is_some_and(|sort| !sort.is_empty()) {
+            bail!(
+                Code::INVALID_OPTIONS,
+                "Cannot perform findAndModify with sort on a time-series collection"
+            );
+        }
+        let filter = (self.query.unwrap_or(RawDoc::EMPTY), self.variables);
+        let (n, value) = timeseries::delete(op, w, cx, view, filter, false)?;
+        Ok(Modified { n, value, ..Modified::default() })
     }
 
     fn projection(&self, cx: &mut ParseCx) -> Result<Option<Projection>> {

@@ -1,6 +1,6 @@
 //! `insert`.
 
-use sheaf_errors::{Result, bail};
+use sheaf_errors::{Code, Result, bail};
 use sheaf_exec::write::{Validator, prepare_insert};
 
 use super::writes::{
@@ -8,6 +8,7 @@ use super::writes::{
 };
 use crate::args::{Args, Documents};
 use crate::command::*;
+use crate::commands::timeseries::insert_all;
 use crate::op::Operation;
 use crate::reply::Reply;
 
@@ -64,7 +65,20 @@ impl<'a> Command<'a, Operation<'a>> for Insert<'a> {
         }
         let mut inserted = 0u64;
         let result = with_writer(op, count <= SHORT_BATCH, |w| {
-            let collection = collection_for_write(w, &namespace)?;
+            let collection = match collection_for_write(w, &namespace) {
+                Err(error) if error.code() == Code::COMMAND_NOT_SUPPORTED_ON_VIEW => {
+                    let Some(view) = w.collection(&namespace)?.filter(|view| view.is_timeseries()) else {
+                        return Err(error);
+                    };
+                    let counted = std::cell::Cell::new(0);
+                    let outcome = with_cx(op, self.fields.bypass, |cx| {
+                        insert_all(op, w, &cx, &view, &self.fields, self.documents.iter(), &counted)
+                    });
+                    inserted = counted.get();
+                    return outcome;
+                }
+                collection => collection?,
+            };
             self.fields.check_collection(op, &collection)?;
             if count > 1 {
                 w.reserve(self.documents.iter().map(|doc| doc.len()).sum());

@@ -22,6 +22,7 @@ use super::writes::{
 };
 use crate::args::{Args, Array, Documents, Loose};
 use crate::command::*;
+use crate::commands::timeseries::{self, UpdateParts};
 use crate::op::Operation;
 use crate::reply::Reply;
 use crate::sampling::{Diffs, sample_of};
@@ -163,6 +164,7 @@ impl<'a> Update<'a> {
         op.writing.set(if one.multi { Writing::Many } else { Writing::One });
         if let Some((id, change)) = one.point().filter(|_| self.variables.is_none())
             && let Some(collection) = w.collection(namespace)?
+            && !collection.is_timeseries()
         {
             refuse_view(&collection)?;
             self.fields.check_collection(op, &collection)?;
@@ -174,6 +176,9 @@ impl<'a> Update<'a> {
         let statement = one.statement(op, self.variables)?;
         if op.is_retryable_write() && statement.multi {
             bail!(Code::INVALID_OPTIONS, "Cannot use retryable writes with multi=true");
+        }
+        if let Some(view) = w.collection(namespace)?.filter(|view| view.is_timeseries()) {
+            return timeseries::update(op, w, cx, &view, &one.parts(self.variables)).map(Some);
         }
         let collection = match w.collection(namespace)? {
             Some(collection) => collection,
@@ -296,6 +301,18 @@ impl<'a> UpdateOne<'a> {
             return None;
         }
         Some((only_id(self.q)?, PointChange::parse(self.u)?))
+    }
+
+    /// The statement as one on measurements.
+    fn parts<'p>(&'p self, variables: Option<RawDoc<'p>>) -> UpdateParts<'p> {
+        UpdateParts {
+            filter: self.q,
+            update: self.u,
+            multi: self.multi,
+            upsert: self.upsert,
+            array_filters: &self.array_filters,
+            variables,
+        }
     }
 
     fn statement(&self, op: &Operation<'_>, variables: Option<RawDoc<'_>>) -> Result<UpdateStatement> {

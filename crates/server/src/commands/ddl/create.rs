@@ -10,12 +10,14 @@ use sheaf_exec::ddl::collection_options::{CollectionOptions, same_options};
 use sheaf_exec::ddl::index_spec;
 use sheaf_expr::ParseCx;
 use sheaf_storage::{Catalog, Collection, CreateCollection, Write};
+use sheaf_timeseries::{BUCKETS_PREFIX, TimeseriesOptions};
 
 use super::{names, views};
 use crate::args::{Args, Array, Loose};
 use crate::command::*;
 use crate::commands::crud::query;
 use crate::commands::crud::rights::may_make_view;
+use crate::commands::timeseries::CreateTimeseries;
 use crate::op::Operation;
 use crate::reply::Reply;
 
@@ -28,6 +30,7 @@ pub struct Create<'a> {
     options: CollectionOptions<'a>,
     id_index: Option<RawDoc<'a>>,
     auto_index_id: bool,
+    timeseries: Option<TimeseriesOptions>,
 }
 
 impl<'a> Command<'a, Operation<'a>> for Create<'a> {
@@ -60,22 +63,37 @@ impl<'a> Command<'a, Operation<'a>> for Create<'a> {
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {
         let collection = args.collection()?;
-        for (field, what) in
-            [("timeseries", "Time-series collections are"), ("encryptedFields", "Encrypted fields are")]
-        {
-            if args.optional::<RawDoc<'a>>(field)?.is_some() {
-                bail!(Code::COMMAND_NOT_SUPPORTED, "{what} not supported by this server");
+        let timeseries = args
+            .optional::<RawDoc<'a>>("timeseries")?
+            .map(|spec| TimeseriesOptions::parse(spec, "create.timeseries"))
+            .transpose()?;
+        if args.optional::<RawDoc<'a>>("encryptedFields")?.is_some() {
+            if timeseries.is_some() {
+                bail!(6346401, "'encryptedFields' cannot be used with 'timeseries'");
             }
+            bail!(Code::COMMAND_NOT_SUPPORTED, "Encrypted fields are not supported by this server");
         }
         args.ignore(&["flags", "recordIdsReplicated"]);
         let id_index = args.optional("idIndex")?;
         let auto_index_id = args.optional::<Loose>("autoIndexId")?.is_none_or(|flag| flag.0);
-        Ok(Create { collection, options: read_options(args)?, id_index, auto_index_id })
+        Ok(Create { collection, options: read_options(args)?, id_index, auto_index_id, timeseries })
     }
 
     fn run(self, op: &Operation<'a>) -> Result<Reply> {
         let namespace = op.namespace(self.collection);
         op.metrics().namespace.replace(Some(namespace.clone()));
+        if let Some(timeseries) = self.timeseries {
+            super::room::check_room(op, op.body.len())?;
+            let Create { collection, options, id_index, .. } = self;
+            let has_id_index = id_index.is_some();
+            return CreateTimeseries { collection, timeseries, options, has_id_index }.run(op);
+        }
+        if self.collection.starts_with(BUCKETS_PREFIX) {
+            bail!(
+                Code::ILLEGAL_OPERATION,
+                "Cannot create a bucket collection without 'timeseries': {namespace}"
+            );
+        }
         names::check_new_name(&namespace)?;
         super::room::check_room(op, op.body.len())?;
         if !self.auto_index_id && op.db() != "local" {

@@ -6,6 +6,7 @@ use sheaf_storage::{Collection, Told, Uuid};
 use super::{names, views};
 use crate::args::Args;
 use crate::command::*;
+use crate::commands::timeseries::drop_buckets;
 use crate::op::Operation;
 use crate::reply::Reply;
 
@@ -54,7 +55,7 @@ impl<'a> Command<'a, Operation<'a>> for Drop<'a> {
             return Ok(Reply::ok());
         };
         let indexes = collection.indexes.len() as i32;
-        let view = collection.is_view();
+        let (view, timeseries) = (collection.is_view(), collection.is_timeseries());
         let stop = op.interrupter();
         let interrupt = || stop.check();
         let _turn = match view || self.collection == views::NAME {
@@ -86,6 +87,9 @@ impl<'a> Command<'a, Operation<'a>> for Drop<'a> {
         let mut reply = Reply::ok();
         if view {
             op.note_commit(views::follow(op.engine(), &namespace, &interrupt)?);
+            if timeseries {
+                drop_buckets(op, &namespace)?;
+            }
         } else {
             reply.append("nIndexesWas", indexes);
         }

@@ -3,12 +3,13 @@
 use sheaf_auth::Target;
 use sheaf_bson::{Binary, DocBuf, DocWriter, RawDoc, Value};
 use sheaf_errors::Result;
-use sheaf_storage::{Collection, Uuid};
+use sheaf_storage::{Catalog, Collection, Uuid};
 
 use super::listing;
 use crate::args::{Args, Loose};
 use crate::command::*;
 use crate::commands::crud::query;
+use crate::commands::timeseries::listed_options;
 use crate::op::Operation;
 use crate::reply::Reply;
 
@@ -67,7 +68,7 @@ impl<'a> Command<'a, Operation<'a>> for ListCollections<'a> {
             if self.authorized && !op.rights.may_anything(target) {
                 continue;
             }
-            let entry = DocBuf::build(|doc| write_entry(doc, collection, self.name_only));
+            let entry = DocBuf::build(|doc| write_entry(doc, &catalog, collection, self.name_only));
             if filter.matches_doc(entry.as_raw())? {
                 listed.push(entry);
             }
@@ -76,10 +77,26 @@ impl<'a> Command<'a, Operation<'a>> for ListCollections<'a> {
     }
 }
 
-fn write_entry(doc: &mut DocWriter<'_, Vec<u8>>, collection: &Collection, name_only: bool) {
+fn write_entry(
+    doc: &mut DocWriter<'_, Vec<u8>>,
+    catalog: &Catalog,
+    collection: &Collection,
+    name_only: bool,
+) {
     doc.append("name", collection.name());
-    doc.append("type", if collection.is_view() { "view" } else { "collection" });
+    let timeseries = collection.is_timeseries();
+    let kind = match (timeseries, collection.is_view()) {
+        (true, _) => "timeseries",
+        (_, true) => "view",
+        _ => "collection",
+    };
+    doc.append("type", kind);
     if name_only {
+        return;
+    }
+    if timeseries {
+        doc.append("options", &listed_options(catalog, collection));
+        doc.document("info").append("readOnly", false);
         return;
     }
     doc.append("options", &collection.options);

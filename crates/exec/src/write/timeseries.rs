@@ -1,0 +1,210 @@
+//! Measurements on their way into buckets, and out of them.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use sheaf_bson::{Bump, DocBuf, ObjectId, RawDoc, Value};
+use sheaf_errors::Result;
+use sheaf_expr::Env;
+use sheaf_query::matcher::Matcher;
+use sheaf_rows::{Cx, Interrupt, Limits};
+use sheaf_storage::{Collection, Uuid, Write};
+use sheaf_timeseries::{Bucket, Measurement, TimeseriesOptions, Unpacker, normalized_meta};
+
+use super::update::{again, next_record};
+use super::{Change, WriteCx};
+use crate::find;
+use crate::plan::Query;
+
+/// More open buckets than these are not remembered.
+const MAX_OPEN: usize = 20_000;
+
+/// The buckets to which measurements are added, by collection and meta value. What it says is a hint: the bucket itself is
+/// read, and locked, before anything is added.
+#[derive(Default)]
+pub struct OpenBuckets(Mutex<HashMap<(Uuid, Vec<u8>), ObjectId>>);
+
+impl OpenBuckets {
+    fn of(&self, collection: &Collection, meta: &DocBuf) -> Option<ObjectId> {
+        self.0.lock().get(&(collection.uuid, meta.as_bytes().to_vec())).copied()
+    }
+
+    fn note(&self, collection: &Collection, meta: &DocBuf, id: ObjectId) {
+        let mut open = self.0.lock();
+        if open.len() >= MAX_OPEN {
+            open.clear();
+        }
+        open.insert((collection.uuid, meta.as_bytes().to_vec()), id);
+    }
+}
+
+/// What puts measurements into a collection of buckets.
+pub struct Filling<'f> {
+    /// `system.buckets.` and the collection's name.
+    pub buckets: &'f Arc<Collection>,
+    /// The collection's options.
+    pub options: &'f TimeseriesOptions,
+    /// Buckets with room, as far as they are known.
+    pub open: &'f OpenBuckets,
+    /// Makes an `_id`.
+    pub new_object_id: &'f dyn Fn() -> ObjectId,
+    /// The error to end with.
+    pub interrupt: Interrupt<'f>,
+}
+
+impl Filling<'_> {
+    /// Inserts measurements: those of one meta value together, in order of time.
+    ///
+    /// Errors: those of writes.
+    pub fn insert(&self, w: &mut dyn Write, measurements: &[Measurement<'_>]) -> Result<()> {
+        let mut sorted: Vec<(DocBuf, Measurement<'_>)> =
+            measurements.iter().map(|one| (normalized_meta(one.meta), *one)).collect();
+        sorted.sort_by(|a, b| (a.0.as_bytes(), a.1.time).cmp(&(b.0.as_bytes(), b.1.time)));
+        for group in sorted.chunk_by(|a, b| a.0 == b.0) {
+            let rows: Vec<Measurement<'_>> = group.iter().map(|(_, row)| *row).collect();
+            let mut rows = rows.as_slice();
+            while !rows.is_empty() {
+                let mut taken = self.fill(w, &group[0].0, rows);
+                while again(w, &taken) {
+                    (self.interrupt)()?;
+                    taken = self.fill(w, &group[0].0, rows);
+                }
+                rows = &rows[taken?..];
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts as many of the rows into one bucket as it takes, and gives their number.
+    fn fill(&self, w: &mut dyn Write, meta: &DocBuf, rows: &[Measurement<'_>]) -> Result<usize> {
+        let mut old = None;
+        if let Some(id) = self.open.of(self.buckets, meta) {
+            let key = self.buckets.record_key(Value::ObjectId(id))?;
+            if let Some(stored) = w.read_for_update(self.buckets, &key)? {
+                let stored = DocBuf::from_bytes(stored);
+                let bucket = Bucket::open(stored.as_raw(), self.options)
+                    .filter(|bucket| bucket.meta() == meta && bucket.has_room(&rows[0], self.options));
+                old = bucket.map(|bucket| (key, stored, bucket));
+            }
+        }
+        let (before, mut bucket) = match old {
+            Some((key, stored, bucket)) => (Some((key, stored)), bucket),
+            None => (None, Bucket::new((self.new_object_id)(), rows[0].time, meta, self.options)),
+        };
+        let mut taken = 0;
+        for row in rows {
+            if !bucket.has_room(row, self.options) {
+                break;
+            }
+            bucket.add(row.document, self.options);
+            taken += 1;
+        }
+        let new = bucket.to_doc();
+        match before {
+            Some((key, stored)) => w.update(self.buckets, &key, stored.as_raw(), new.as_raw(), None)?,
+            None => w.insert(self.buckets, new.as_raw())?,
+        }
+        self.open.note(self.buckets, meta, bucket.id());
+        Ok(taken)
+    }
+}
+
+/// Takes measurements out of a bucket that is stored under `key`; gives what is left of it and those that went.
+///
+/// Errors: those of `goes`.
+pub fn without(
+    bucket: RawDoc<'_>,
+    options: &TimeseriesOptions,
+    mut goes: impl FnMut(RawDoc<'_>) -> Result<bool>,
+) -> Result<(Option<DocBuf>, Vec<DocBuf>)> {
+    let mut unpacker = Unpacker::new(&options.time_field, options.meta_field.as_deref());
+    unpacker.begin(bucket);
+    let (mut row, mut gone, mut kept) = (Vec::new(), Vec::new(), Vec::new());
+    while unpacker.next_into(&mut row) {
+        let document = DocBuf::from_bytes(row.clone());
+        if goes(document.as_raw())? { gone.push(document) } else { kept.push(document) }
+    }
+    let Some(first) = kept.first() else { return Ok((None, gone)) };
+    let Some(Value::ObjectId(id)) = bucket.get("_id") else { return Ok((None, gone)) };
+    let first = Measurement::of(first.as_raw(), options)?;
+    let meta = DocBuf::build(|out| {
+        if let Some(meta) = bucket.element("meta") {
+            out.append_element(meta);
+        }
+    });
+    let begin = bucket
+        .get("control")
+        .and_then(|control| control.as_doc()?.get("min")?.as_doc()?.get(&options.time_field))
+        .and_then(|begin| if let Value::DateTime(millis) = begin { Some(millis) } else { None });
+    let mut left = Bucket::new(id, begin.unwrap_or(first.time), &meta, options);
+    for document in &kept {
+        left.add(document.as_raw(), options);
+    }
+    Ok((Some(left.to_doc()), gone))
+}
+
+/// Deletes measurements that match, of the buckets that `query` finds; gives their number, and the last one of them.
+///
+/// Errors: those of deletes.
+pub fn delete_measurements(
+    w: &mut dyn Write,
+    cx: &WriteCx<'_>,
+    buckets: &Arc<Collection>,
+    options: &TimeseriesOptions,
+    query: &Query,
+    matcher: &Matcher,
+    multi: bool,
+) -> Result<(u64, Option<DocBuf>)> {
+    let reads = cx.reads(w.view()?);
+    let limits = Limits { now_millis: cx.now_millis, ..Limits::default() };
+    let mut rows = Cx::new(limits, cx.interrupt);
+    let mut executor = find::open(query, buckets, &reads, &mut rows)?;
+    let (mut count, mut last) = (0, None);
+    while let Some((key, _)) = next_record(&mut executor, &mut rows)? {
+        let attempt = |w: &mut dyn Write| delete_in(w, cx, buckets, options, &key, matcher, multi);
+        let mut gone = attempt(w);
+        while again(w, &gone) {
+            (cx.interrupt)()?;
+            gone = attempt(w);
+        }
+        let mut gone = gone?;
+        count += gone.len() as u64;
+        last = gone.pop().or(last);
+        if count > 0 && !multi {
+            break;
+        }
+    }
+    Ok((count, last))
+}
+
+fn delete_in(
+    w: &mut dyn Write,
+    cx: &WriteCx<'_>,
+    buckets: &Arc<Collection>,
+    options: &TimeseriesOptions,
+    key: &[u8],
+    matcher: &Matcher,
+    multi: bool,
+) -> Result<Vec<DocBuf>> {
+    let Some(stored) = w.read_for_update(buckets, key)? else { return Ok(Vec::new()) };
+    let stored = DocBuf::from_bytes(stored);
+    let mut arena = Bump::new();
+    let mut found = false;
+    let (left, gone) = without(stored.as_raw(), options, |document| {
+        arena.reset();
+        let goes =
+            (multi || !found) && matcher.matches(document, &Env::new(&arena).with_now(cx.now_millis))?;
+        found |= goes;
+        Ok(goes)
+    })?;
+    match gone.last() {
+        None => return Ok(gone),
+        Some(last) => cx.announce(w, Change::Delete(last.as_raw())),
+    }
+    match left {
+        Some(left) => w.update(buckets, key, stored.as_raw(), left.as_raw(), None)?,
+        None => w.delete(buckets, key, stored.as_raw())?,
+    }
+    Ok(gone)
+}

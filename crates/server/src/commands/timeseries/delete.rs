@@ -1,0 +1,42 @@
+//! Deletes of measurements, by any query.
+
+use sheaf_aggregate::{Namespace, Pipeline};
+use sheaf_bson::{ArrayBuf, DocBuf, RawDoc};
+use sheaf_errors::Result;
+use sheaf_exec::database::head_query;
+use sheaf_exec::plan::Query;
+use sheaf_exec::write::WriteCx;
+use sheaf_exec::write::timeseries::delete_measurements;
+use sheaf_storage::{Collection, Write};
+use sheaf_timeseries::unpack_stage;
+
+use super::{Timeseries, refuse_transaction};
+use crate::commands::crud::query::{parse_cx, parse_filter};
+use crate::op::Operation;
+
+/// Deletes the measurements that match, or the first of them; gives their number, and the last one of them.
+///
+/// Errors: those of deletes.
+pub fn delete(
+    op: &Operation<'_>,
+    w: &mut dyn Write,
+    cx: &WriteCx<'_>,
+    view: &Collection,
+    (filter, variables): (RawDoc<'_>, Option<RawDoc<'_>>),
+    multi: bool,
+) -> Result<(u64, Option<DocBuf>)> {
+    refuse_transaction(op, "delete from", view)?;
+    let timeseries = Timeseries::to_write(w, view)?;
+    let matcher = parse_filter(Some(filter), &mut parse_cx(op, variables)?)?;
+    // The buckets that may have such measurements: those from which reading them would begin.
+    let stages = ArrayBuf::build(|out| {
+        for stage in unpack_stage(&timeseries.options).as_raw().iter() {
+            out.push_element(stage);
+        }
+        out.document().append("$match", filter);
+    });
+    let namespace = Namespace::new(timeseries.buckets.db(), timeseries.buckets.name());
+    let pipeline = Pipeline::parse(stages.as_raw(), &namespace, &mut parse_cx(op, variables)?)?;
+    let query = Query { matcher: head_query(&pipeline).0.matcher, ..Query::default() };
+    delete_measurements(w, cx, &timeseries.buckets, &timeseries.options, &query, &matcher, multi)
+}

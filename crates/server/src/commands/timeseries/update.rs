@@ -1,0 +1,106 @@
+//! Updates of measurements: only of their meta values, all that match at once.
+
+use std::sync::Arc;
+
+use sheaf_bson::{DocBuf, RawDoc, Value};
+use sheaf_errors::{Code, Error, Result, bail};
+use sheaf_exec::plan::Query;
+use sheaf_exec::plan::query::Hint;
+use sheaf_exec::write::{UpdateResult, UpdateStatement, WriteCx, run_update};
+use sheaf_query::update::Update as Modification;
+use sheaf_storage::{Collection, Write};
+use sheaf_timeseries::{filter_on_meta, meta_path};
+
+use super::{Timeseries, refuse_transaction};
+use crate::commands::crud::query::{parse_cx, parse_filter};
+use crate::op::Operation;
+
+/// A statement that updates.
+pub struct UpdateParts<'a> {
+    /// Which measurements.
+    pub filter: RawDoc<'a>,
+    /// What becomes of them.
+    pub update: Value<'a>,
+    /// All of them.
+    pub multi: bool,
+    /// Insert if there are none.
+    pub upsert: bool,
+    /// `arrayFilters`
+    pub array_filters: &'a [RawDoc<'a>],
+    /// `let`
+    pub variables: Option<RawDoc<'a>>,
+}
+
+fn refused(reason: &str) -> Error {
+    Error::new(Code::INVALID_OPTIONS, format!("Cannot perform {reason}"))
+}
+
+/// Runs an update on the buckets.
+///
+/// Errors: `InvalidOptions` for what time-series collections do not have; those of updates.
+pub fn update(
+    op: &Operation<'_>,
+    w: &mut dyn Write,
+    cx: &WriteCx<'_>,
+    view: &Collection,
+    parts: &UpdateParts<'_>,
+) -> Result<UpdateResult> {
+    refuse_transaction(op, "update", view)?;
+    let timeseries = Timeseries::to_write(w, view)?;
+    if !parts.multi {
+        return Err(refused("a non-multi update on a time-series collection"));
+    }
+    if parts.upsert {
+        return Err(refused("an upsert on a time-series collection"));
+    }
+    let Some(meta) = timeseries.options.meta_field.as_deref() else {
+        return Err(refused("an update on a time-series collection that does not have a metaField"));
+    };
+    let Some(filter) = filter_on_meta(parts.filter, meta) else {
+        return Err(refused(&format!(
+            "an update on a time-series collection when querying on a field that is not the metaField '{meta}'"
+        )));
+    };
+    let change = on_meta(parts.update, meta)?;
+    let mut parse = parse_cx(op, parts.variables)?;
+    let matcher = parse_filter(Some(filter.as_raw()), &mut parse)?;
+    let update = Modification::parse(change.as_raw().into(), parts.array_filters, &mut parse)?;
+    let query = Query { matcher: Some(Arc::new(matcher)), hint: Hint::None, ..Query::default() };
+    let statement = UpdateStatement { query, update, multi: true, upsert: false };
+    run_update(w, cx, &timeseries.buckets, &statement, false)
+}
+
+/// The update of the meta value in buckets.
+fn on_meta(update: Value<'_>, meta: &str) -> Result<DocBuf> {
+    let Value::Document(operators) = update else {
+        return Err(refused("an update on a time-series collection using a pipeline update"));
+    };
+    let mut out = DocBuf::new();
+    for operator in operators.iter() {
+        if !operator.key().starts_with('$') {
+            return Err(refused("a replacement document update on a time-series collection"));
+        }
+        let Value::Document(fields) = operator.value() else {
+            // What is wrong with it, the update itself says.
+            out.append(operator.key(), operator.value());
+            continue;
+        };
+        if operator.key() == "$rename" {
+            bail!(
+                Code::INVALID_OPTIONS,
+                "Cannot perform an update on a time-series collection which renames the metaField '{meta}'"
+            );
+        }
+        let mut changed = DocBuf::new();
+        for field in fields.iter() {
+            let Some(path) = meta_path(field.key(), Some(meta)) else {
+                return Err(refused(&format!(
+                    "an update on a time-series collection which updates a field that is not the metaField '{meta}'"
+                )));
+            };
+            changed.append(&path, field.value());
+        }
+        out.append(operator.key(), &changed);
+    }
+    Ok(out)
+}

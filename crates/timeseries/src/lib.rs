@@ -1,0 +1,21 @@
+//! Time-series collections: measurements that are kept in buckets, a bucket for one `metaField` value and a span of time.
+//!
+//! A collection `c` is a view on `system.buckets.c`, whose documents are made and read here, as pure functions:
+//!
+//! ```text
+//! {_id: ObjectId of the bucket's begin, control: {version: 1, min: {..}, max: {..}}, meta: .., data: {column: {"0": .., "1": ..}}}
+//! ```
+
+mod bounds;
+mod bucket;
+mod fields;
+mod options;
+mod unpack;
+
+pub use bucket::{Bucket, Measurement, normalized_meta};
+pub use fields::{
+    BUCKETS_PREFIX, buckets_namespace, filter_on_meta, index_for_buckets, index_for_user, meta_path,
+    unpack_stage,
+};
+pub use options::{Granularity, TimeseriesOptions, seconds};
+pub use unpack::Unpacker;

@@ -1,0 +1,138 @@
+//! A bucket's measurements, one after the other.
+
+use sheaf_bson::{DocWriter, Iter, RawDoc, Value};
+
+/// Takes a bucket apart. It keeps the bucket's bytes, and where it stands in each column.
+#[derive(Debug)]
+pub struct Unpacker {
+    time_field: String,
+    meta_field: Option<String>,
+    bucket: Vec<u8>,
+    /// Where the next time stands, and where the column ends.
+    times: (usize, usize),
+    /// The same of the other columns, with their names' places.
+    columns: Vec<Column>,
+}
+
+#[derive(Debug)]
+struct Column {
+    name: String,
+    at: usize,
+    end: usize,
+}
+
+impl Unpacker {
+    /// An unpacker without a bucket.
+    pub fn new(time_field: &str, meta_field: Option<&str>) -> Self {
+        Unpacker {
+            time_field: time_field.to_owned(),
+            meta_field: meta_field.map(str::to_owned),
+            bucket: Vec::new(),
+            times: (0, 0),
+            columns: Vec::new(),
+        }
+    }
+
+    /// The bucket that is being taken apart.
+    pub fn bucket(&self) -> RawDoc<'_> {
+        RawDoc::new(&self.bucket)
+    }
+
+    /// Begins with a bucket.
+    pub fn begin(&mut self, bucket: RawDoc<'_>) {
+        self.bucket.clear();
+        self.bucket.extend_from_slice(bucket.as_bytes());
+        self.times = (0, 0);
+        let mut columns = std::mem::take(&mut self.columns);
+        columns.clear();
+        let data = self.bucket().get("data").and_then(|data| data.as_doc()).unwrap_or(RawDoc::EMPTY);
+        let base = self.bucket.as_ptr() as usize;
+        let mut times = (0, 0);
+        for field in data.iter() {
+            let Value::Document(elements) = field.value() else { continue };
+            let rest = elements.iter();
+            let rest = rest.rest();
+            let at = rest.as_ptr() as usize - base;
+            if field.key() == self.time_field {
+                times = (at, at + rest.len());
+            } else {
+                columns.push(Column { name: field.key().to_owned(), at, end: at + rest.len() });
+            }
+        }
+        (self.times, self.columns) = (times, columns);
+    }
+
+    /// Writes the next measurement; false if there is none.
+    pub fn next_into(&mut self, out: &mut Vec<u8>) -> bool {
+        let bytes = &self.bucket;
+        let Some(time) = Iter::over(&bytes[self.times.0..self.times.1]).next() else { return false };
+        self.times.0 += time.as_bytes().len();
+        out.clear();
+        let mut row = DocWriter::new(out);
+        row.append_renamed(&self.time_field, time);
+        if let Some(meta) = &self.meta_field
+            && let Some(value) = RawDoc::new(bytes).element("meta")
+        {
+            row.append_renamed(meta, value);
+        }
+        for column in &mut self.columns {
+            if let Some(element) = Iter::over(&bytes[column.at..column.end]).next()
+                && element.key_bytes() == time.key_bytes()
+            {
+                column.at += element.as_bytes().len();
+                row.append_renamed(&column.name, element);
+            }
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sheaf_bson::{DocBuf, ObjectId, doc};
+
+    use super::*;
+    use crate::{Bucket, Measurement, TimeseriesOptions, normalized_meta};
+
+    #[test]
+    fn what_goes_in_comes_out() {
+        let spec = doc! { "timeField": "t", "metaField": "m" };
+        let options = TimeseriesOptions::parse(spec.as_raw(), "x").unwrap().resolve().unwrap();
+        let at = |millis: i64| Value::DateTime(millis);
+        let rows = [
+            doc! { "t": at(1_700_000_000_000), "m": { "a": 1, "b": 2 }, "_id": 1, "v": 1.5 },
+            doc! { "t": at(1_700_000_001_000), "m": { "a": 1, "b": 2 }, "_id": 2, "w": { "x": [1] } },
+            doc! { "t": at(1_700_000_002_000), "m": { "a": 1, "b": 2 }, "_id": 3, "v": Value::Null, "w": 1 },
+        ];
+        let first = Measurement::of(rows[0].as_raw(), &options).unwrap();
+        let meta = normalized_meta(doc! { "b": 2, "a": 1 }.as_raw().into());
+        let mut bucket = Bucket::new(ObjectId([7; 12]), first.time, &meta, &options);
+        for row in &rows[..2] {
+            bucket.add(row.as_raw(), &options);
+        }
+        let mut bucket = Bucket::open(bucket.to_doc().as_raw(), &options).unwrap();
+        bucket.add(rows[2].as_raw(), &options);
+        assert_eq!(bucket.count(), 3);
+        let mut unpacker = Unpacker::new("t", Some("m"));
+        unpacker.begin(bucket.to_doc().as_raw());
+        let (mut out, mut found) = (Vec::new(), Vec::new());
+        while unpacker.next_into(&mut out) {
+            found.push(DocBuf::from_bytes(out.clone()));
+        }
+        assert_eq!(found, rows);
+    }
+
+    #[test]
+    fn room() {
+        let options = TimeseriesOptions::parse(doc! { "timeField": "t" }.as_raw(), "x").unwrap();
+        let options = options.resolve().unwrap();
+        let row = |millis| doc! { "t": Value::DateTime(millis) };
+        let mut bucket = Bucket::new(ObjectId([7; 12]), 3_661_000, &DocBuf::new(), &options);
+        bucket.add(row(3_661_000).as_raw(), &options);
+        for (millis, fits) in [(3_660_000, true), (3_659_999, false), (7_259_999, true), (7_260_000, false)] {
+            let row = row(millis);
+            let measurement = Measurement::of(row.as_raw(), &options).unwrap();
+            assert_eq!(bucket.has_room(&measurement, &options), fits, "{millis}");
+        }
+    }
+}

@@ -51,6 +51,19 @@ impl<'a> Fields<'a> {
         }
     }
 
+    /// A flag that is a boolean if it is there at all: null is none.
+    ///
+    /// Errors: `TypeMismatch`.
+    pub(crate) fn flag(&self, name: &str) -> Result<Option<bool>> {
+        match self.spec.get(name) {
+            None => Ok(None),
+            Some(value) => {
+                let flag = check_type(&format!("{}.{name}", self.place), value, &[Type::Bool])?;
+                Ok(flag.as_bool())
+            }
+        }
+    }
+
     /// The error for a field that was not given.
     pub(crate) fn missing<T>(&self, name: &str) -> Result<T> {
         bail!(40414, "BSON field '{}.{name}' is missing but a required field", self.place)

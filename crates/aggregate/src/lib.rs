@@ -37,7 +37,8 @@ pub use pipeline::{Head, Pipeline};
 pub use print::document as print_document;
 pub use split::SplitPipeline;
 pub use stage::{
-    Halves, Needs, Place, Reads, Shape, SharedStage, Split, Stage, StageCx, StageEntry, StagePosition,
+    Halves, Needs, Place, Reads, ReadsAt, Shape, SharedStage, Split, Stage, StageCx, StageEntry,
+    StagePosition,
 };
 
 /// Documents between stages may be much larger than stored ones: a joined array is often cut down again.

@@ -82,6 +82,17 @@ pub enum StagePosition {
     LastOfStream,
 }
 
+/// Which read concerns a stage runs with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ReadsAt {
+    /// Any.
+    AnyLevel,
+    /// `local` alone: what the server does just now has no majority.
+    Local,
+    /// Any but `linearizable`: it writes.
+    NotLinearizable,
+}
+
 /// Where a stage runs when the documents lie on several shards.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Split {
@@ -155,6 +166,8 @@ pub struct StageEntry {
     pub split: Split,
     /// The rights that it needs.
     pub needs: Needs,
+    /// The read concerns that it runs with.
+    pub reads_at: ReadsAt,
     parse: Parse,
 }
 
@@ -171,6 +184,7 @@ impl StageEntry {
             in_change_streams: false,
             split,
             needs,
+            reads_at: ReadsAt::AnyLevel,
             parse,
         }
     }
@@ -182,7 +196,18 @@ impl StageEntry {
 
     /// It writes.
     pub(crate) const fn last(self) -> Self {
-        StageEntry { position: StagePosition::Last, in_facet: false, in_transactions: false, ..self }
+        StageEntry {
+            position: StagePosition::Last,
+            in_facet: false,
+            in_transactions: false,
+            reads_at: ReadsAt::NotLinearizable,
+            ..self
+        }
+    }
+
+    /// It shows what the server does just now, which only `local` can.
+    pub(crate) const fn reads_local(self) -> Self {
+        StageEntry { reads_at: ReadsAt::Local, ..self }
     }
 
     /// It ends a change stream's pipeline.

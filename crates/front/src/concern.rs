@@ -69,17 +69,51 @@ impl ReadConcern {
                 (name @ ("afterClusterTime" | "atClusterTime"), other) => {
                     wrong(&format!("readConcern.{name}"), other, "timestamp")?;
                 }
-                (
-                    "afterOpTime"
-                    | "provenance"
-                    | "$allowTransactionTableSnapshot"
-                    | "waitLastStableRecoveryTimestamp",
-                    _,
-                ) => {}
+                ("provenance", value) => check_provenance("readConcern.provenance", value)?,
+                ("afterOpTime" | "$allowTransactionTableSnapshot" | "waitLastStableRecoveryTimestamp", _) => {
+                }
                 (name, _) => bail!(40415, "BSON field 'readConcern.{name}' is an unknown field."),
             }
         }
+        concern.check_times()?;
         Ok(concern)
+    }
+
+    /// Errors: `InvalidOptions` for times that do not go with each other or with the level.
+    fn check_times(&self) -> Result<()> {
+        if self.after_cluster_time.is_some() && self.at_cluster_time.is_some() {
+            bail!(
+                Code::INVALID_OPTIONS,
+                "Specifying a timestamp for readConcern snapshot in a causally consistent session is not allowed."
+            );
+        }
+        let Some(at) = self.at_cluster_time else { return Ok(()) };
+        if self.level != Some(ReadLevel::Snapshot) {
+            bail!(Code::INVALID_OPTIONS, "atClusterTime field can be set only if level is equal to snapshot");
+        }
+        if at.0 >> 32 == 0 {
+            bail!(Code::INVALID_OPTIONS, "readConcern.atClusterTime cannot be a null timestamp");
+        }
+        Ok(())
+    }
+}
+
+/// Who has decided on a concern: the words that servers tell each other.
+fn check_provenance(field: &str, value: Value<'_>) -> Result<()> {
+    const KNOWN: [&str; 5] = [
+        "clientSupplied",
+        "implicitDefault",
+        "customDefault",
+        "getLastErrorDefaults",
+        "internalWriteDefault",
+    ];
+    match value {
+        Value::String(name) if KNOWN.contains(&name) => Ok(()),
+        Value::Null | Value::Undefined => Ok(()),
+        Value::String(name) => {
+            bail!(Code::BAD_VALUE, "Enumeration value '{name}' for field '{field}' is not a valid value.")
+        }
+        other => wrong(field, other, "string"),
     }
 }
 
@@ -154,12 +188,14 @@ impl<'a> WriteConcern<'a> {
                 "w" => concern.w = parse_w(value)?,
                 "wtimeout" => {
                     let Some(ms) = crate::args::safe_i64(value) else { continue };
-                    if ms > i64::from(i32::MAX) || ms < i64::from(i32::MIN) {
+                    // The least number there is stands for what cannot be counted, and waits without end.
+                    if ms > i64::from(i32::MAX) || (ms < i64::from(i32::MIN) && ms != i64::MIN) {
                         bail!(Code::FAILED_TO_PARSE, "wtimeout must be a 32-bit integer");
                     }
                     concern.timeout = Duration::from_millis(ms.max(0) as u64);
                 }
-                "wElectionId" | "wOpTime" | "getLastError" | "provenance" => {}
+                "provenance" => check_provenance("writeConcern.provenance", value)?,
+                "wElectionId" | "wOpTime" | "getLastError" => {}
                 name => bail!(40415, "BSON field 'writeConcern.{name}' is an unknown field."),
             }
         }
@@ -223,6 +259,10 @@ fn parse_w(value: Value<'_>) -> Result<Option<W<'_>>> {
         }
         // MongoDB takes them for a mode without a name, which no set has.
         Value::Null | Value::Undefined => Ok(Some(W::Mode(""))),
+        number if number.as_f64().is_some_and(f64::is_nan) => bail!(
+            Code::FAILED_TO_PARSE,
+            "w has to be a non-negative number and not greater than {MAX_NODES}; found: NaN"
+        ),
         number => match crate::args::safe_i64(number) {
             Some(n @ 0..=MAX_NODES) => Ok(Some(W::Nodes(n as u32))),
             Some(n) => bail!(

@@ -439,7 +439,7 @@ impl<S: Socket> Connection<S> {
             });
         }
         if outcome.ok {
-            reply.append("ok", 1.0);
+            reply.append_ok();
         }
         Ok(self.role.finish(reply, codes, outcome.operation_time).into_bytes())
     }

@@ -12,6 +12,8 @@ pub const HEAD: usize = sheaf_wire::REPLY_HEAD;
 /// Handlers add their fields; dispatch closes it with `ok: 1.0` and what else every reply has.
 pub struct Reply {
     bytes: Vec<u8>,
+    /// Whether `ok` is an integer, as in the few replies that MongoDB makes of others by hand.
+    int_ok: bool,
 }
 
 impl Reply {
@@ -25,7 +27,22 @@ impl Reply {
         let mut bytes = Vec::with_capacity(HEAD + capacity);
         // Header space, then the length of a document whose closing NUL comes at the end.
         bytes.resize(HEAD + 4, 0);
-        Reply { bytes }
+        Reply { bytes, int_ok: false }
+    }
+
+    /// The same reply, whose `ok` will be an integer.
+    #[must_use]
+    pub fn with_int_ok(self) -> Self {
+        Reply { int_ok: true, ..self }
+    }
+
+    /// Adds `ok`: all went well.
+    pub(crate) fn append_ok(&mut self) {
+        if self.int_ok {
+            self.append("ok", 1)
+        } else {
+            self.append("ok", 1.0)
+        };
     }
 
     /// Adds a field.

@@ -120,6 +120,11 @@ impl<S> Session<S> {
         self.owner.get_or_init(|| user.clone()) == user
     }
 
+    /// Whose it is, once somebody has said who he is.
+    pub fn owner(&self) -> Option<&UserName> {
+        self.owner.get()
+    }
+
     /// Whether it had not been used, at `now`, for this long.
     pub fn is_idle(&self, now: u64, timeout: Duration) -> bool {
         let used = self.last_used.load(Ordering::Relaxed);

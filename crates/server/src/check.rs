@@ -1,6 +1,7 @@
 //! Which concerns and which cluster times this node can satisfy.
 
-use sheaf_bson::Timestamp;
+use sheaf_aggregate::{ReadsAt, stage_entry};
+use sheaf_bson::{RawDoc, Timestamp};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_front::request::Request;
 
@@ -98,12 +99,13 @@ pub fn concerns(node: &Node, request: &Request<'_>) -> Result<()> {
             level.name()
         );
     }
+    if command.name == "aggregate"
+        && let Some(stages) = request.body().get("pipeline").and_then(|stages| stages.as_array())
+    {
+        stages_at(stages, level)?;
+    }
     // A cursor takes a new snapshot for each batch, so only a transaction keeps what `snapshot` promises.
     let of_one_moment = level == ReadLevel::Snapshot && !part.in_transaction();
-    let needs_set = level == ReadLevel::Linearizable || of_one_moment;
-    if needs_set && node.options.set_name.is_none() {
-        bail!(Code::NOT_A_REPLICA_SET, "node needs to be a replica set member to use read concern");
-    }
     if of_one_moment && !matches!(command.name, "find" | "aggregate" | "distinct" | "getMore") {
         bail!(
             Code::INVALID_OPTIONS,
@@ -111,15 +113,33 @@ pub fn concerns(node: &Node, request: &Request<'_>) -> Result<()> {
             command.name
         );
     }
-    if concern.after_cluster_time.is_some() && concern.at_cluster_time.is_some() {
-        bail!(
-            Code::INVALID_OPTIONS,
-            "Specifying a timestamp for readConcern snapshot in a causally consistent session is not allowed."
-        );
+    let needs_set = level == ReadLevel::Linearizable || of_one_moment;
+    if needs_set && node.options.set_name.is_none() {
+        bail!(Code::NOT_A_REPLICA_SET, "node needs to be a replica set member to use read concern");
     }
-    cluster_time(node, &concern)?;
-    if concern.at_cluster_time.is_some() && level != ReadLevel::Snapshot {
-        bail!(Code::INVALID_OPTIONS, "atClusterTime field can be set only if level is equal to snapshot");
+    cluster_time(node, &concern)
+}
+
+/// Whether the stages of a pipeline run with a read concern.
+///
+/// Errors: `InvalidOptions`.
+fn stages_at(stages: RawDoc<'_>, level: ReadLevel) -> Result<()> {
+    let names = stages.values().filter_map(|stage| Some(stage.as_doc()?.iter().next()?.key()));
+    for entry in names.filter_map(stage_entry) {
+        match entry.reads_at {
+            ReadsAt::Local if level != ReadLevel::Local => bail!(
+                Code::INVALID_OPTIONS,
+                "Aggregation stage {} cannot run with a readConcern other than 'local', or in a multi-document transaction. Current readConcern: {}",
+                entry.name,
+                level.name()
+            ),
+            ReadsAt::NotLinearizable if level == ReadLevel::Linearizable => bail!(
+                Code::INVALID_OPTIONS,
+                "{} cannot be used with a 'linearizable' read concern level",
+                entry.name
+            ),
+            _ => {}
+        }
     }
     Ok(())
 }

@@ -85,9 +85,3 @@ pub fn writes(stages: RawDoc<'_>) -> bool {
     let entry = last.and_then(|stage| stage_entry(stage.key()));
     entry.is_some_and(|entry| entry.position == StagePosition::Last)
 }
-
-/// Which stage of a pipeline writes, for messages.
-pub fn writing_stage(stages: RawDoc<'_>) -> &str {
-    let last = stages.values().last().unwrap_or(Value::Missing);
-    last.as_doc().and_then(|stage| stage.iter().next()).map_or("", |stage| stage.key())
-}

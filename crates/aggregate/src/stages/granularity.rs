@@ -1,5 +1,7 @@
 //! The preferred number series that `$bucketAuto` rounds its boundaries to.
 
+use std::borrow::Cow;
+
 use sheaf_bson::{OwnedValue, Value};
 use sheaf_errors::{Result, bail};
 
@@ -7,7 +9,7 @@ use sheaf_errors::{Result, bail};
 #[derive(Debug)]
 pub(super) enum Granularity {
     /// The mantissas of one decade, from 1 up.
-    Series(&'static [f64]),
+    Series(Cow<'static, [f64]>),
     PowersOf2,
 }
 
@@ -35,9 +37,16 @@ const E24: &[f64] = &[
 ];
 const ONE_TWO_FIVE: &[f64] = &[10.0, 20.0, 50.0];
 
+/// The E series of three digits: so many steps of equal ratio in a decade, rounded, but for one number that IEC 60063 has
+/// otherwise.
+fn three_digits(steps: u32) -> Vec<f64> {
+    let step = |at: u32| (100.0 * 10f64.powf(f64::from(at) / f64::from(steps))).round();
+    (0..steps).map(step).map(|number| if number == 919.0 { 920.0 } else { number }).collect()
+}
+
 impl Granularity {
     pub(super) fn parse(name: &str) -> Result<Self> {
-        Ok(Granularity::Series(match name {
+        Ok(Granularity::Series(Cow::Borrowed(match name {
             "R5" => R5,
             "R10" => R10,
             "R20" => R20,
@@ -47,9 +56,12 @@ impl Granularity {
             "E6" => E6,
             "E12" => E12,
             "E24" => E24,
+            "E48" => return Ok(Granularity::Series(Cow::Owned(three_digits(48)))),
+            "E96" => return Ok(Granularity::Series(Cow::Owned(three_digits(96)))),
+            "E192" => return Ok(Granularity::Series(Cow::Owned(three_digits(192)))),
             "POWERSOF2" => return Ok(Granularity::PowersOf2),
             _ => bail!(40257, "Unknown rounding granularity '{name}'"),
-        }))
+        })))
     }
 
     /// The smallest number of the series above a value.

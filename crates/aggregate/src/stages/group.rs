@@ -95,7 +95,8 @@ fn parse_id(value: Value<'_>, cx: &mut ParseCx) -> Result<Expr> {
         && !fields.iter().next().is_some_and(|first| first.key().starts_with('$'))
     {
         for field in fields.iter() {
-            if field.key().starts_with('$') {
+            let includes = field.value().is_number() || matches!(field.value(), Value::Bool(_));
+            if includes || field.key().starts_with('$') {
                 bail!(17390, "$group does not support inclusion-style expressions");
             }
         }

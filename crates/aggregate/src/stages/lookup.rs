@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use sheaf_bson::{ArrayWriter, Bump, DocBuf, OwnedValue, RawDoc, Value};
+use sheaf_bson::{ArrayWriter, Bump, DocBuf, OwnedValue, RawDoc, Type, Value};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_expr::{Deps, Expr, FieldPath, Slot};
 use sheaf_meter::Held;
@@ -13,6 +13,7 @@ use sheaf_rows::{BoxOperator, Cx, Documents, Figures, Operator, Row, Step, let_g
 use super::unwind::{Unwind, rewrite, rewrite_into};
 use crate::database::SharedDatabase;
 use crate::filters::{self, SplitFilter};
+use crate::idl::Fields;
 use crate::join::{Join, local_values};
 use crate::namespace::Namespace;
 use crate::parse;
@@ -50,34 +51,35 @@ struct Spec<'a> {
 
 impl<'a> Spec<'a> {
     fn read(spec: RawDoc<'a>, database: &str) -> Result<Self> {
+        let known = ["from", "as", "localField", "foreignField", "let", "pipeline", "_internalUnwind"];
+        let fields = Fields::new("$lookup", spec, &known)?;
         let mut read = Spec::default();
-        for field in spec.iter() {
-            let (key, value) = (field.key(), field.value());
-            match (key, value) {
-                ("pipeline", Value::Array(stages)) => read.pipeline = Some(stages),
-                ("pipeline", _) => {
-                    bail!(Code::TYPE_MISMATCH, "'pipeline' option must be specified as an array")
-                }
-                ("let", Value::Document(variables)) => read.variables = Some(variables),
-                ("let", Value::Null) => {}
-                ("let", other) => bail!(
-                    Code::TYPE_MISMATCH,
-                    "BSON field '$lookup.let' is the wrong type '{}', expected type 'object'",
-                    other.type_name()
-                ),
-                ("from", Value::Document(namespace)) => read.from = Some(parse_from(namespace, database)?),
-                ("from", Value::String(collection)) => read.from = Some(Namespace::new(database, collection)),
-                ("as", Value::String(text)) => read.output = Some(text),
-                ("localField", Value::String(text)) => read.local = Some(text),
-                ("foreignField", Value::String(text)) => read.foreign = Some(text),
-                ("from" | "as" | "localField" | "foreignField", other) => bail!(
-                    Code::FAILED_TO_PARSE,
-                    "$lookup argument '{key}: {}' must be a string, is type {}",
-                    print::value(other),
-                    other.type_name()
-                ),
-                _ => bail!(Code::FAILED_TO_PARSE, "unknown argument to $lookup: {key}"),
-            }
+        match spec.get("pipeline") {
+            None | Some(Value::Null | Value::Undefined) => {}
+            Some(Value::Array(stages)) => read.pipeline = Some(stages),
+            Some(_) => bail!(Code::TYPE_MISMATCH, "'pipeline' option must be specified as an array"),
+        }
+        match spec.get("from") {
+            None => {}
+            Some(Value::Document(namespace)) => read.from = Some(parse_from(namespace, database)?),
+            Some(Value::String(collection)) => read.from = Some(Namespace::new(database, collection)),
+            Some(other) => bail!(
+                Code::FAILED_TO_PARSE,
+                "$lookup argument 'from: {}' must be a string, is type {}",
+                print::value(other),
+                other.type_name()
+            ),
+        }
+        let text = |name: &str| -> Result<Option<&'a str>> {
+            Ok(fields.optional(name, &[Type::String])?.and_then(|text| text.as_str()))
+        };
+        read.output = text("as")?;
+        // An empty name is no field.
+        read.local = text("localField")?.filter(|field| !field.is_empty());
+        read.foreign = text("foreignField")?.filter(|field| !field.is_empty());
+        read.variables = fields.document("let")?;
+        if read.output.is_none() {
+            return fields.missing("as");
         }
         Ok(read)
     }
@@ -109,9 +111,7 @@ pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<Sha
         );
     };
     let spec = Spec::read(document, &cx.namespace.database)?;
-    let Some(output) = spec.output else {
-        bail!(Code::FAILED_TO_PARSE, "must specify 'as' field for a $lookup");
-    };
+    let output = spec.output.unwrap_or_default();
     let equality = match (spec.local, spec.foreign, spec.pipeline) {
         (Some(local), Some(foreign), _) => {
             FieldPath::parse(foreign)?;

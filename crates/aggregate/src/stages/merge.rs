@@ -3,15 +3,16 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use sheaf_bson::{Bump, DocBuf, OwnedValue, RawDoc, Value, compare};
+use sheaf_bson::{Bump, DocBuf, OwnedValue, RawDoc, Type, Value, compare};
 use sheaf_errors::{Code, Error, Result, bail};
-use sheaf_expr::{Deps, Expr, ParseCx, Slot};
+use sheaf_expr::{Deps, Expr, FieldPath, ParseCx, Slot};
 use sheaf_query::update::{ApplyCx, Update};
 
 use super::out::with_id;
 use sheaf_rows::{BoxOperator, Cx, Documents, Operator, Row, Step, pull};
 
 use crate::database::{MergeIndex, MergeWrite, SharedDatabase};
+use crate::idl::Fields;
 use crate::namespace::Namespace;
 use crate::parse;
 use crate::pipeline::SharedPipeline;
@@ -64,6 +65,7 @@ pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<Sha
                     "on" => on = parse_on(value)?,
                     "let" => match value {
                         Value::Document(doc) => variables = Some(doc),
+                        Value::Null | Value::Undefined => {}
                         other => bail!(
                             Code::TYPE_MISMATCH,
                             "BSON field '$merge.let' is the wrong type '{}', expected type 'object'",
@@ -77,7 +79,11 @@ pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<Sha
                 }
             }
         }
-        other => bail!(51182, "$merge only supports a string or object argument, not {}", other.type_name()),
+        other => bail!(
+            Code::TYPE_MISMATCH,
+            "$merge only supports a string or object argument, not {}",
+            other.type_name()
+        ),
     }
     let Some(target) = target else {
         bail!(40414, "BSON field '$merge.into' is missing but a required field");
@@ -94,11 +100,10 @@ fn parse_into(value: Value<'_>, database: &str) -> Result<Namespace> {
         Value::String("") => bail!(5786800, "$merge 'into' field cannot be an empty string"),
         Value::String(collection) => Ok(Namespace::new(database, collection)),
         Value::Document(spec) => {
-            if let Some(unknown) = spec.iter().find(|field| !matches!(field.key(), "db" | "coll")) {
-                bail!(40415, "BSON field 'into.{}' is an unknown field.", unknown.key());
-            }
-            let database = spec.get("db").and_then(|db| db.as_str()).unwrap_or(database);
-            match spec.get("coll").and_then(|coll| coll.as_str()) {
+            let fields = Fields::new("into", spec, &["db", "coll"])?;
+            let text = |name| Ok(fields.optional(name, &[Type::String])?.and_then(|text| text.as_str()));
+            let database = text("db")?.unwrap_or(database);
+            match text("coll")? {
                 Some(collection) if !collection.is_empty() => Ok(Namespace::new(database, collection)),
                 _ => bail!(
                     5786801,
@@ -116,7 +121,10 @@ fn parse_into(value: Value<'_>, database: &str) -> Result<Namespace> {
 
 fn parse_on(value: Value<'_>) -> Result<Vec<String>> {
     match value {
-        Value::String(field) => Ok(vec![field.to_owned()]),
+        Value::String(field) => {
+            FieldPath::parse(field)?;
+            Ok(vec![field.to_owned()])
+        }
         Value::Array(items) if items.is_empty() => {
             bail!(51187, "If explicitly specifying $merge 'on', must include at least one field")
         }
@@ -128,7 +136,10 @@ fn parse_on(value: Value<'_>) -> Result<Vec<String>> {
                     Value::String(field) if !known.insert(field) => {
                         bail!(31465, "Found a duplicate field '{field}' in $merge 'on'")
                     }
-                    Value::String(field) => on.push(field.to_owned()),
+                    Value::String(field) => {
+                        FieldPath::parse(field)?;
+                        on.push(field.to_owned());
+                    }
                     other => bail!(
                         51134,
                         "$merge 'on' array elements must be strings, but found {}",
@@ -455,6 +466,10 @@ impl Merge {
             ),
             WhenNotMatched::Insert => {}
         }
+        let document = match self.when_matched {
+            WhenMatched::Merge | WhenMatched::KeepExisting => upserted(document.as_raw(), key.as_raw()),
+            _ => document.clone(),
+        };
         let document = with_id(document.as_raw(), &**database);
         match database.merge_write(&self.target, MergeWrite::Insert, None, document.as_raw(), cx) {
             Err(error)
@@ -523,6 +538,24 @@ fn replaced(old: RawDoc<'_>, new: RawDoc<'_>) -> DocBuf {
         new.iter()
             .filter(|element| element.key() != "_id")
             .for_each(|element| _ = out.append_element(element));
+    })
+}
+
+/// What an upsert with `$set` makes of a document: the fields that tell documents apart, a missing one as null, and behind
+/// them the others in the order of their names.
+fn upserted(new: RawDoc<'_>, key: RawDoc<'_>) -> DocBuf {
+    let mut rest: Vec<_> = new.iter().filter(|element| key.get(element.key()).is_none()).collect();
+    rest.sort_by(|a, b| a.key().cmp(b.key()));
+    DocBuf::build(|out| {
+        if let Some(id) = new.element("_id") {
+            out.append_element(id);
+        }
+        for element in key.iter().filter(|element| element.key() != "_id" && !element.key().contains('.')) {
+            out.append_element(element);
+        }
+        for element in rest.into_iter().filter(|element| element.key() != "_id") {
+            out.append_element(element);
+        }
     })
 }
 

@@ -3,13 +3,14 @@
 
 use std::sync::Arc;
 
-use sheaf_bson::{DocBuf, RawDoc, Value};
+use sheaf_bson::{DocBuf, RawDoc, Type, Value};
 use sheaf_errors::{Code, Result, bail};
 
 use sheaf_expr::Deps;
 use sheaf_rows::{BoxOperator, Cx, Documents, Operator, Row, Step};
 
 use crate::database::{SharedDatabase, StatsSource};
+use crate::idl::Fields;
 use crate::namespace::Namespace;
 use crate::stage::{Needs, Reads, SharedStage, Split, Stage, StageCx, StageEntry};
 
@@ -24,6 +25,7 @@ pub(crate) const CURRENT_OP: StageEntry =
         .first()
         .collectionless()
         .unstable()
+        .reads_local()
         .not_in_transactions();
 /// `$indexStats`.
 pub(crate) const INDEX_STATS: StageEntry =
@@ -41,6 +43,7 @@ pub(crate) const LIST_LOCAL_SESSIONS: StageEntry = StageEntry::new(
 .first()
 .collectionless()
 .unstable()
+.reads_local()
 .not_in_transactions();
 
 /// `$listSampledQueries`.
@@ -66,6 +69,18 @@ pub(crate) const SHARDED_DATA_DISTRIBUTION: StageEntry = StageEntry::new(
 .collectionless()
 .not_in_transactions();
 
+/// What `$currentOp` takes.
+const CURRENT_OP_FIELDS: &[&str] = &[
+    "allUsers",
+    "idleConnections",
+    "idleSessions",
+    "localOps",
+    "truncateOps",
+    "idleCursors",
+    "backtrace",
+    "targetAllNodes",
+];
+
 /// A parsed stage of this kind.
 #[derive(Debug)]
 pub struct StatsStage {
@@ -89,15 +104,27 @@ pub(crate) fn parse_coll_stats(argument: Value<'_>, cx: &mut StageCx<'_>) -> Res
             crate::print::value(argument)
         );
     };
+    let mut seen = Vec::new();
     for field in spec.iter() {
         let key = field.key();
+        if !field.value().is_nullish() && seen.contains(&key) {
+            bail!(40413, "BSON field '$collStats.{key}' is a duplicate field");
+        }
         match (key, field.value()) {
             ("queryExecStats" | "count", Value::Document(options)) if !options.is_empty() => {
                 bail!(31170, "{key} has no options, found: {}", crate::print::value(field.value()))
             }
+            ("latencyStats", Value::Document(options)) => {
+                Fields::new("$collStats.latencyStats", options, &["histograms"])?
+                    .optional("histograms", &[Type::Bool])?;
+            }
+            ("storageStats", Value::Document(options)) => {
+                let known = ["scale", "verbose", "waitForLock", "numericOnly"];
+                Fields::new("$collStats.storageStats", options, &known)?;
+            }
             (
                 "latencyStats" | "storageStats" | "queryExecStats" | "count" | "operationStats",
-                Value::Document(_),
+                Value::Document(_) | Value::Null | Value::Undefined,
             ) => {}
             ("latencyStats" | "storageStats" | "queryExecStats" | "count" | "operationStats", other) => {
                 bail!(
@@ -108,7 +135,17 @@ pub(crate) fn parse_coll_stats(argument: Value<'_>, cx: &mut StageCx<'_>) -> Res
             }
             _ => bail!(40415, "BSON field '$collStats.{key}' is an unknown field."),
         }
+        if !field.value().is_nullish() {
+            seen.push(key);
+        }
     }
+    // A null stands for no field at all.
+    let spec = DocBuf::build(|out| {
+        for field in spec.iter().filter(|field| !field.value().is_nullish()) {
+            out.append_element(field);
+        }
+    });
+    let spec = spec.as_raw();
     let stable = |key: &[u8]| key == b"count" || key == b"operationStats";
     if cx.expr.is_api_strict() && spec.iter().any(|field| !stable(field.key_bytes())) {
         bail!(Code::API_STRICT_ERROR, "only the 'count' option to $collStats is supported in API Version 1");
@@ -126,7 +163,7 @@ pub(crate) fn parse_index_stats(argument: Value<'_>, cx: &mut StageCx<'_>) -> Re
 pub(crate) fn parse_current_op(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<SharedStage>> {
     let Value::Document(spec) = argument else {
         bail!(
-            Code::FAILED_TO_PARSE,
+            Code::TYPE_MISMATCH,
             "$currentOp options must be specified in an object, but found: {}",
             argument.type_name()
         );
@@ -137,24 +174,15 @@ pub(crate) fn parse_current_op(argument: Value<'_>, cx: &mut StageCx<'_>) -> Res
             "$currentOp must be run against the 'admin' database with {{aggregate: 1}}"
         );
     }
-    for field in spec.iter() {
-        let key = field.key();
-        match (key, field.value()) {
-            (
-                "allUsers" | "idleConnections" | "idleSessions" | "localOps" | "truncateOps" | "idleCursors"
-                | "backtrace" | "targetAllNodes",
-                value,
-            ) => {
-                if value.as_bool().is_none() {
-                    bail!(
-                        Code::FAILED_TO_PARSE,
-                        "The '{key}' parameter of the $currentOp stage must be a boolean value, but found: {}",
-                        value.type_name()
-                    );
-                }
-            }
-            _ => bail!(Code::FAILED_TO_PARSE, "Unrecognized option '{key}' in $currentOp stage."),
-        }
+    let fields = Fields::new("$currentOp", spec, CURRENT_OP_FIELDS)?;
+    for name in CURRENT_OP_FIELDS {
+        fields.flag(name)?;
+    }
+    if fields.flag("localOps")? == Some(true) && fields.flag("targetAllNodes")? == Some(true) {
+        bail!(
+            Code::FAILED_TO_PARSE,
+            "The 'localOps' parameter of the $currentOp stage cannot be true when 'targetAllNodes' is also true"
+        );
     }
     Ok(stage(StatsSource::CurrentOp, spec, cx))
 }
@@ -176,19 +204,39 @@ pub(crate) fn parse_list_local_sessions(
             "$listLocalSessions must be run against the database with {{aggregate: 1}}, not a collection"
         );
     }
-    let mut all_users = false;
-    for field in spec.iter() {
-        match field.key() {
-            "allUsers" => all_users = field.value().truthy(),
-            "users" if all_users => bail!(
-                Code::UNSUPPORTED_FORMAT,
-                "$listLocalSessions may not specify {{allUsers:true}} and {{users:[...]}} at the same time"
-            ),
-            "users" | "$_internalPredicate" => {}
-            other => bail!(40415, "BSON field 'ListSessionsSpec.{other}' is an unknown field."),
-        }
-    }
+    check_sessions_spec("$listLocalSessions", spec)?;
     Ok(stage(StatsSource::ListLocalSessions, spec, cx))
+}
+
+/// The argument of `$listLocalSessions` and `$listSessions`: whose sessions.
+///
+/// Errors: `TypeMismatch`, 40413 to 40415, `UnsupportedFormat`.
+fn check_sessions_spec(stage: &str, spec: RawDoc<'_>) -> Result<()> {
+    let fields = Fields::new("ListSessionsSpec", spec, &["users", "allUsers", "$_internalPredicate"])?;
+    let users = fields.optional("users", &[Type::Array])?.and_then(|users| users.as_array());
+    let mut named = false;
+    // A null in the list stands for nobody.
+    for user in users.unwrap_or(RawDoc::EMPTY).values().filter(|user| !user.is_nullish()) {
+        let Value::Document(user) = user else {
+            bail!(
+                Code::TYPE_MISMATCH,
+                "BSON field 'ListSessionsSpec.users' is the wrong type '{}', expected type 'object'",
+                user.type_name()
+            );
+        };
+        let user = Fields::new("ListSessionsSpec.users", user, &["user", "db"])?;
+        user.required("user", &[Type::String])?;
+        user.required("db", &[Type::String])?;
+        named = true;
+    }
+    let all = fields.optional("allUsers", &[Type::Bool])?.is_some_and(|all| all.truthy());
+    if all && named {
+        bail!(
+            Code::UNSUPPORTED_FORMAT,
+            "{stage} may not specify {{allUsers:true}} and {{users:[...]}} at the same time"
+        );
+    }
+    Ok(())
 }
 
 pub(crate) fn parse_list_sampled_queries(

@@ -72,7 +72,8 @@ impl Shape {
 /// Makes the temporary collection with the target's options and indexes.
 pub fn begin(db: &Db, namespace: &Namespace, spec: Value<'_>, cx: &Cx<'_>) -> Result<Box<dyn OutWriter>> {
     db.refuse_in_transaction("$out")?;
-    if matches!(spec, Value::Document(doc) if doc.get("timeseries").is_some()) {
+    if matches!(spec, Value::Document(doc) if doc.get("timeseries").is_some_and(|options| !options.is_nullish()))
+    {
         bail!(Code::NOT_IMPLEMENTED, "$out to a time-series collection is not supported by this server");
     }
     let target = namespace.to_string();

@@ -139,9 +139,14 @@ fn ordinary(query: &Query, collection: &Arc<Collection>) -> Result<Vec<PlanNode>
     }
     if let Some(index) = &hinted {
         let plans = with_index(query, collection, &filter, index, keys);
-        if !plans.is_empty() {
-            return Ok(plans);
+        if plans.is_empty() {
+            bail!(
+                Code::NO_QUERY_EXECUTION_PLANS,
+                "error processing query: ns={} planner returned error :: caused by :: No query solutions",
+                collection.namespace
+            );
         }
+        return Ok(plans);
     }
     let mut plans = Vec::new();
     for index in collection.indexes.iter().filter(|index| eligible(index, filter.expr())) {

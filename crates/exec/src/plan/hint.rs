@@ -2,13 +2,12 @@
 
 use std::sync::Arc;
 
-use sheaf_bson::{DocBuf, RawDoc, Value, compare};
+use sheaf_bson::{DocBuf, Element, RawDoc, Value, compare};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_storage::{Collection, Index};
 
 use super::query::Hint;
-use crate::ddl::index_spec::same_key;
-use crate::index::{key_pattern, plain_pattern};
+use crate::index::key_pattern;
 
 impl Hint {
     /// Reads a command's `hint`.
@@ -16,10 +15,15 @@ impl Hint {
     /// Errors: `FailedToParse`, `BadValue`.
     pub fn parse(value: Value<'_>) -> Result<Hint> {
         match value {
-            Value::Missing | Value::Null | Value::Undefined => Ok(Hint::None),
+            Value::Missing => Ok(Hint::None),
             Value::String(name) => Ok(Hint::Name(name.to_owned())),
             Value::Document(doc) if doc.is_empty() => Ok(Hint::None),
             Value::Document(doc) => match doc.get("$natural") {
+                Some(_) if doc.count() > 1 => bail!(
+                    Code::BAD_VALUE,
+                    "Cannot combine a $natural hint with other fields: {}",
+                    sheaf_bson::value_text(value)
+                ),
                 Some(direction) => match direction.as_exact_i64() {
                     Some(n @ (1 | -1)) => Ok(Hint::Natural(n < 0)),
                     _ => bail!(
@@ -28,7 +32,7 @@ impl Hint {
                         sheaf_bson::value_text(direction)
                     ),
                 },
-                None => Ok(Hint::Pattern(plain_pattern(doc))),
+                None => Ok(Hint::Pattern(DocBuf::from(doc))),
             },
             _ => bail!(Code::FAILED_TO_PARSE, "Hint must be a string or an object"),
         }
@@ -44,9 +48,7 @@ impl Hint {
         let index = match self {
             Hint::None | Hint::Natural(_) => return Ok(None),
             Hint::Name(name) => found(&|index| index.name == *name),
-            Hint::Pattern(pattern) => {
-                found(&|index| same_key(plain_pattern(key_pattern(index)).as_raw(), pattern.as_raw()))
-            }
+            Hint::Pattern(pattern) => found(&|index| compare_patterns(key_pattern(index), pattern.as_raw())),
         };
         match index {
             Some(index) => Ok(Some(index)),
@@ -57,6 +59,12 @@ impl Hint {
             ),
         }
     }
+}
+
+/// Whether a hint is an index's key pattern: the same fields with equal values, whatever the types of their numbers.
+fn compare_patterns(pattern: RawDoc<'_>, hint: RawDoc<'_>) -> bool {
+    let same = |a: Element<'_>, b: Element<'_>| a.key() == b.key() && compare(a.value(), b.value()).is_eq();
+    pattern.count() == hint.count() && pattern.iter().zip(hint.iter()).all(|(a, b)| same(a, b))
 }
 
 /// Checks `min` and `max` against the hinted index and brings them into the key pattern's order.

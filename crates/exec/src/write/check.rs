@@ -61,9 +61,9 @@ pub fn check_document(doc: RawDoc<'_>) -> Result<()> {
 
 fn check_id(id: Value<'_>) -> Result<()> {
     match id {
-        Value::Array(_) => bail!(Code::BAD_VALUE, "can't use an array for _id"),
-        Value::Undefined => bail!(Code::BAD_VALUE, "can't use a undefined for _id"),
-        Value::Regex(_) => bail!(Code::BAD_VALUE, "can't use a regex for _id"),
+        Value::Array(_) => bail!(Code::INVALID_ID_FIELD, "can't use an array for _id"),
+        Value::Undefined => bail!(Code::INVALID_ID_FIELD, "can't use a undefined for _id"),
+        Value::Regex(_) => bail!(Code::INVALID_ID_FIELD, "can't use a regex for _id"),
         Value::Document(inner) => {
             match inner.iter().find(|element| element.key_bytes().first() == Some(&b'$')) {
                 Some(bad) => bail!(

@@ -205,15 +205,13 @@ pub fn unset_spec(argument: Value<'_>) -> Result<DocBuf> {
             bail!(31119, "$unset specification must be a string or an array with at least one field")
         }
         Value::Array(paths) => {
-            for path in paths.values() {
-                let Value::String(path) = path else {
-                    bail!(
-                        31120,
-                        "$unset specification must be a string or an array containing only string values"
-                    );
-                };
-                add(path)?;
+            if paths.values().any(|path| path.as_str().is_none()) {
+                bail!(
+                    31120,
+                    "$unset specification must be a string or an array containing only string values"
+                );
             }
+            paths.values().filter_map(|path| path.as_str()).try_for_each(add)?;
         }
         _ => bail!(31002, "$unset specification must be a string or an array"),
     }

@@ -118,7 +118,7 @@ impl<'b> Batch<'b> {
 
     fn of(args: &mut Args<'b>, kind: Kind, namespaces: Vec<Namespace<'b>>) -> Result<Self> {
         let statements: Vec<RawDoc<'b>> = args.required_documents(kind.field())?.iter().collect();
-        let ordered = args.optional::<Loose>("ordered")?.is_none_or(|flag| flag.0);
+        let ordered = args.optional::<bool>("ordered")?.unwrap_or(true);
         let mut stmt_ids = Vec::new();
         if let Some(Array(ids)) = args.optional("stmtIds")? {
             stmt_ids.extend(ids.values().map(|id| id.as_exact_i64().unwrap_or(0) as i32));

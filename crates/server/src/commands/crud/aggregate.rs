@@ -10,7 +10,7 @@ use super::change_stream;
 use super::pipeline::{PipelineCursor, parse};
 use super::query::{check_collation, first_batch, parse_cx};
 use super::writes::check_writable;
-use crate::args::{Args, Array, Loose, NonNegative, check_collection_name};
+use crate::args::{Args, Loose, NonNegative, check_collection_name};
 use crate::command::*;
 use crate::commands::ddl::names;
 use crate::concern::{ReadConcern, ReadLevel};
@@ -106,13 +106,6 @@ impl<'a> Aggregate<'a> {
             check_writable(op, &target.collection)?;
         }
         if forward::writes(self.pipeline) {
-            if op.read_concern().level == Some(ReadLevel::Linearizable) {
-                let stage = forward::writing_stage(self.pipeline);
-                bail!(
-                    Code::INVALID_OPTIONS,
-                    "{stage} cannot be used with a 'linearizable' read concern level"
-                );
-            }
             if !op.node().is_writable() && op.db() != "local" {
                 return forward::to_primary(op);
             }
@@ -154,8 +147,25 @@ impl<'a> Aggregate<'a> {
             }
             other => bail!(Code::TYPE_MISMATCH, "collection name has invalid type {}", other.type_name()),
         };
-        let Array(pipeline) = args.required("pipeline")?;
-        let explain = flag(args, "explain", false)?;
+        let pipeline = match args.value("pipeline") {
+            Value::Array(stages) => stages,
+            Value::Missing => {
+                bail!(40414, "BSON field 'aggregate.pipeline' is missing but a required field")
+            }
+            _ => bail!(Code::TYPE_MISMATCH, "'pipeline' option must be specified as an array"),
+        };
+        let explain = match args.value("explain") {
+            Value::Missing => false,
+            Value::Bool(flag) => flag,
+            other => bail!(
+                Code::TYPE_MISMATCH,
+                "BSON field 'aggregate.explain' is the wrong type '{}', expected type 'bool'",
+                other.type_name()
+            ),
+        };
+        if explain && args.body().get("writeConcern").is_some() {
+            bail!(Code::FAILED_TO_PARSE, "Aggregation explain does not support the 'writeConcern' option");
+        }
         let cursor: Option<RawDoc<'a>> = match args.value("cursor") {
             Value::Missing => None,
             Value::Document(doc) => Some(doc),

@@ -81,7 +81,7 @@ impl<'a> Command<'a, Operation<'a>> for BulkWrite<'a> {
             check_namespace(namespace)?;
             namespaces.push(namespace);
         }
-        let ordered = args.optional::<Loose>("ordered")?.is_none_or(|flag| flag.0);
+        let ordered = args.optional::<bool>("ordered")?.unwrap_or(true);
         let errors_only = args.optional::<Loose>("errorsOnly")?.is_some_and(|flag| flag.0);
         let mut batch_size = None;
         if let Some(cursor) = args.optional::<RawDoc<'a>>("cursor")? {

@@ -13,7 +13,7 @@ use super::pipeline::{PipelineCursor, parse};
 use super::query::{check_collation, parse_cx, parse_filter};
 use sheaf_rows::{Cx, Limits};
 
-use crate::args::{Args, NonNegative};
+use crate::args::{Args, NonNegative, exact_i64};
 use crate::command::*;
 use crate::commands::ddl::names;
 use crate::op::Operation;
@@ -56,7 +56,7 @@ impl<'a> Command<'a, Operation<'a>> for Count<'a> {
         let count = Count {
             collection: args.collection()?,
             query: args.optional("query")?,
-            limit: args.optional::<i64>("limit")?.map(i64::unsigned_abs),
+            limit: limit(args.value("limit"))?,
             skip: args.optional::<NonNegative>("skip")?.map_or(0, |n| n.0 as u64),
             hint: args.value("hint"),
             collation: args.optional("collation")?,
@@ -112,6 +112,22 @@ impl<'a> Command<'a, Operation<'a>> for Count<'a> {
     }
 }
 
+/// A negative limit is meant without its sign.
+///
+/// Errors: `BadValue` for what is no number or has no opposite, `FailedToParse` for one that is not whole.
+fn limit(value: Value<'_>) -> Result<Option<u64>> {
+    if value.is_nullish() || value.is_missing() {
+        return Ok(None);
+    }
+    if !value.is_number() {
+        bail!(Code::BAD_VALUE, "limit value is not a valid number");
+    }
+    match exact_i64(value, "limit")? {
+        i64::MIN => bail!(Code::BAD_VALUE, "limit value for count cannot be min long"),
+        limit => Ok(Some(limit.unsigned_abs())),
+    }
+}
+
 impl Count<'_> {
     /// The query that counts.
     pub(super) fn to_query(&self, op: &Operation<'_>) -> Result<Query> {
@@ -155,10 +171,13 @@ impl Count<'_> {
         let namespace = Namespace::new(op.db(), self.collection);
         let pipeline = parse(self.pipeline().as_raw(), &namespace, &mut parse_cx(op, None)?)?;
         let mut n = 0;
-        PipelineCursor::open(op, &namespace, &pipeline, Hint::None, true, false)?.each(op, |doc| {
-            n = doc.get("count").and_then(|v| v.as_exact_i64()).unwrap_or(0) as u64;
-            Ok(())
-        })?;
+        PipelineCursor::open(op, &namespace, &pipeline, Hint::parse(self.hint)?, true, false)?.each(
+            op,
+            |doc| {
+                n = doc.get("count").and_then(|v| v.as_exact_i64()).unwrap_or(0) as u64;
+                Ok(())
+            },
+        )?;
         Ok(n)
     }
 }

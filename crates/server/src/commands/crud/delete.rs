@@ -119,7 +119,9 @@ impl<'a> Command<'a, Operation<'a>> for Delete<'a> {
         })?;
         op.metrics().deleted.set(Some(deleted.get()));
         let mut reply = Reply::ok().with("n", deleted.get() as i32);
-        outcome.write(&mut reply);
+        if !op.generic.write_concern.is_some_and(|concern| concern.unacknowledged()) {
+            outcome.write(&mut reply);
+        }
         Ok(reply)
     }
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
 use sheaf_aggregate::Namespace;
-use sheaf_bson::{ArrayBuf, DocBuf, Element, MAX_DOCUMENT_SIZE, OwnedValue, RawDoc, Value};
+use sheaf_bson::{ArrayBuf, DocBuf, Element, MAX_DOCUMENT_SIZE, OwnedValue, RawDoc, Value, compare};
 use sheaf_errors::{Result, bail};
 use sheaf_exec::plan::Query;
 use sheaf_exec::plan::query::Hint;
@@ -75,6 +75,7 @@ impl<'a> Command<'a, Operation<'a>> for Distinct<'a> {
         let view = op.view()?;
         names::check_uuid(view.catalog(), &namespace, self.uuid)?;
         let mut values = Values::new(self.key);
+        let of_view = view.collection(&namespace).is_some_and(|found| found.is_view());
         if let Some(collection) = view.collection(&namespace) {
             if collection.is_view() {
                 self.on_view(op, &mut values)?;
@@ -100,6 +101,8 @@ impl<'a> Command<'a, Operation<'a>> for Distinct<'a> {
                 }
             }
         }
+        // MongoDB groups them, and gives the groups in order.
+        values.list.sort_by(|a, b| compare(a.as_value(), b.as_value()));
         let mut reply = Reply::with_capacity(values.bytes + 64).with_array("values", |out| {
             for value in &values.list {
                 out.push(value.as_value());
@@ -108,7 +111,8 @@ impl<'a> Command<'a, Operation<'a>> for Distinct<'a> {
         if let Some(time) = op.at_cluster_time() {
             reply.append("atClusterTime", time);
         }
-        Ok(reply)
+        // On a view the reply is made of an aggregation's by hand.
+        Ok(if of_view { reply.with_int_ok() } else { reply })
     }
 }
 
@@ -153,7 +157,7 @@ impl Distinct<'_> {
     fn on_view(&self, op: &Operation<'_>, values: &mut Values) -> Result<()> {
         let namespace = Namespace::new(op.db(), self.collection);
         let pipeline = parse(self.pipeline().as_raw(), &namespace, &mut parse_cx(op, None)?)?;
-        PipelineCursor::open(op, &namespace, &pipeline, Hint::None, true, false)?
+        PipelineCursor::open(op, &namespace, &pipeline, Hint::parse(self.hint)?, true, false)?
             .each(op, |doc| values.add(doc))
     }
 }

@@ -56,6 +56,9 @@ impl<'a> Command<'a, Operation<'a>> for GetMore<'a> {
     fn parse(args: &mut Args<'a>) -> Result<Self> {
         let id = match args.own_value() {
             sheaf_bson::Value::Int64(id) => id,
+            sheaf_bson::Value::Null => {
+                bail!(40414, "BSON field 'getMore.getMore' is missing but a required field")
+            }
             other => bail!(
                 Code::TYPE_MISMATCH,
                 "BSON field 'getMore.getMore' is the wrong type '{}', expected type 'long'",
@@ -71,7 +74,15 @@ impl<'a> Command<'a, Operation<'a>> for GetMore<'a> {
             sheaf_bson::Value::Timestamp(time) => Some(time),
             _ => None,
         };
-        args.ignore(&["term", "lastKnownCommittedOpTime"]);
+        match args.value("term") {
+            sheaf_bson::Value::Missing | sheaf_bson::Value::Null | sheaf_bson::Value::Int64(_) => {}
+            other => bail!(
+                Code::TYPE_MISMATCH,
+                "BSON field 'getMore.term' is the wrong type '{}', expected type 'long'",
+                other.type_name()
+            ),
+        }
+        args.optional::<sheaf_bson::RawDoc<'a>>("lastKnownCommittedOpTime")?;
         Ok(GetMore { id, collection, batch_size, up_to })
     }
 

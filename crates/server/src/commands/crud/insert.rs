@@ -112,7 +112,9 @@ impl<'a> Command<'a, Operation<'a>> for Insert<'a> {
         let outcome = result?;
         let Ok(n) = i32::try_from(inserted) else { bail!(1, "too many documents") };
         let mut reply = Reply::ok().with("n", n);
-        outcome.write(&mut reply);
+        if !op.generic.write_concern.is_some_and(|concern| concern.unacknowledged()) {
+            outcome.write(&mut reply);
+        }
         Ok(reply)
     }
 }

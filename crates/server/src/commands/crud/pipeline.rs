@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use sheaf_aggregate::stages::change_stream::{ChangeStream, Watched};
 use sheaf_aggregate::{Database, Namespace, Pipeline, StatsSource};
+use sheaf_auth::UserName;
 use sheaf_bson::{DocBuf, RawDoc, Value};
-use sheaf_errors::Result;
+use sheaf_errors::{Code, Result, bail};
 use sheaf_exec::change_stream::SharedPosition;
 use sheaf_exec::database::{Db, Hooks, IsSpread};
 use sheaf_exec::plan::query::Hint;
@@ -64,9 +65,12 @@ fn server_documents(
     match source {
         StatsSource::ListLocalSessions => {
             let mut sessions = node.sessions.list();
-            let named = spec.get("users").is_some();
-            sessions.retain(|session| {
-                of_all || named || rights.user().is_some_and(|user| session.belongs_to(user))
+            let named = spec.get("users").and_then(|users| users.as_array()).unwrap_or(RawDoc::EMPTY);
+            let named: Vec<UserName> =
+                named.values().filter_map(|user| UserName::read(user.as_doc()?)).collect();
+            sessions.retain(|session| match named.as_slice() {
+                [] => of_all || rights.user().is_some_and(|user| session.belongs_to(user)),
+                users => users.iter().any(|user| session.owner() == Some(user)),
             });
             sessions.sort_by_key(|session| session.id);
             sessions.dedup_by_key(|session| session.id);
@@ -80,6 +84,12 @@ fn server_documents(
         }
         StatsSource::ListSampledQueries => crate::sampling::list(node, spec),
         _ => {
+            if node.sharding().is_none() && spec.get("targetAllNodes").is_some_and(|all| all.truthy()) {
+                bail!(
+                    Code::FAILED_TO_PARSE,
+                    "The 'targetAllNodes' parameter of the $currentOp stage is only supported on mongos"
+                );
+            }
             let idle = spec.get("idleConnections").is_some_and(|v| v.truthy());
             let mut all = operations::under_way(node, &*node.cursors, idle);
             if spec.get("idleCursors").is_some_and(|v| v.truthy()) {

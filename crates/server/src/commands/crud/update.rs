@@ -145,7 +145,9 @@ impl<'a> Command<'a, Operation<'a>> for Update<'a> {
             });
         }
         reply.append("nModified", totals.modified as i32);
-        outcome.write(&mut reply);
+        if !op.generic.write_concern.is_some_and(|concern| concern.unacknowledged()) {
+            outcome.write(&mut reply);
+        }
         diffs.tell(op, &namespace, &mut reply);
         Ok(reply)
     }

@@ -52,7 +52,7 @@ pub struct WriteFields {
 impl WriteFields {
     /// Reads them.
     pub fn parse(args: &mut Args<'_>) -> Result<Self> {
-        let ordered = args.optional::<Loose>("ordered")?.is_none_or(|flag| flag.0);
+        let ordered = args.optional::<bool>("ordered")?.unwrap_or(true);
         let bypass = Bypass::parse(args)?;
         let mut stmt_ids = Vec::new();
         if let Some(Array(ids)) = args.optional("stmtIds")? {

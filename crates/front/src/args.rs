@@ -135,6 +135,36 @@ impl<'a> Args<'a> {
         }
     }
 
+    /// The value of the command's own field where its type is one of MongoDB's generated parsers'.
+    ///
+    /// Errors: 40414 where it is null, `TypeMismatch`.
+    pub fn own<T: FromValue<'a>>(&mut self) -> Result<T> {
+        let (value, command) = (self.own_value(), self.command);
+        match T::from_value(value, &At { command, field: command })? {
+            Some(value) => Ok(value),
+            None => Err(self.missing(command)),
+        }
+    }
+
+    /// 40414: the field is missing.
+    pub fn missing(&self, name: &str) -> Error {
+        Error::new(
+            Code(40414),
+            format!("BSON field '{}.{name}' is missing but a required field", self.command),
+        )
+    }
+
+    /// An optional boolean of whose generated parser null is no absence.
+    ///
+    /// Errors: `TypeMismatch`, for null too.
+    pub fn strict_bool(&mut self, name: &str) -> Result<Option<bool>> {
+        match self.value(name) {
+            Value::Missing => Ok(None),
+            Value::Bool(flag) => Ok(Some(flag)),
+            other => Err(wrong_type(&other, &At { command: self.command, field: name }, "bool")),
+        }
+    }
+
     /// A list of documents that may come as an array in the body or as a kind-1 sequence, such as
     /// `documents` of `insert`.
     pub fn documents(&mut self, name: &str) -> Result<Option<Documents<'a>>> {

@@ -212,28 +212,18 @@ impl<'a> WriteConcern<'a> {
 
     /// What a single node can promise, checked before a command runs.
     ///
-    /// Errors: `BadValue` for `w` > 1 and for modes other than `majority`.
+    /// Errors: `BadValue` for `w` > 1 and for named modes other than `majority`.
     pub fn check_standalone(&self) -> Result<()> {
         match self.w {
             Some(W::Nodes(n)) if n > 1 => {
                 bail!(Code::BAD_VALUE, "cannot use 'w' > 1 when a host is not replicated")
             }
-            Some(W::Mode(_) | W::Tags(_)) => {
-                bail!(
-                    Code::BAD_VALUE,
-                    "cannot use non-majority 'w' mode {} when a host is not a member of a replica set",
-                    self.mode()
-                )
-            }
+            Some(W::Mode(mode)) => bail!(
+                Code::BAD_VALUE,
+                "cannot use non-majority 'w' mode {mode} when a host is not a member of a replica set"
+            ),
+            // MongoDB asks a single node for no tags.
             _ => Ok(()),
-        }
-    }
-
-    fn mode(&self) -> String {
-        match self.w {
-            Some(W::Mode(name)) => name.to_owned(),
-            Some(W::Tags(tags)) => sheaf_bson::value_text(Value::Document(tags)),
-            _ => String::new(),
         }
     }
 }

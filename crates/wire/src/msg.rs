@@ -9,6 +9,9 @@ use crate::{Header, OpCode, WireError};
 /// Largest document in a message: a stored document's limit and room for the command around it.
 pub const MAX_BODY_SIZE: usize = MAX_DOCUMENT_SIZE + 16 * 1024;
 
+/// Most levels of documents and arrays in a message, its own one included.
+const MESSAGE_DEPTH: usize = MAX_DEPTH + 1;
+
 /// Most kind-1 sections of one message (`bulkWrite` uses two).
 const MAX_SEQUENCES: usize = 2;
 
@@ -123,7 +126,7 @@ impl<'a> OpMsg<'a> {
                     if body.is_some() {
                         return Err(answer(40430, "Multiple body sections in message"));
                     }
-                    let len = document(after_kind, MAX_DEPTH)?;
+                    let len = document(after_kind, MESSAGE_DEPTH)?;
                     body = Some(RawDoc::new(&after_kind[..len]));
                     rest = &after_kind[len..];
                 }
@@ -195,7 +198,7 @@ fn sequence(bytes: &[u8]) -> Result<(Sequence<'_>, &[u8]), WireError> {
     let documents = &section[4 + name_len + 1..];
     let mut rest = documents;
     while !rest.is_empty() {
-        rest = &rest[document(rest, MAX_DEPTH)?..];
+        rest = &rest[document(rest, MESSAGE_DEPTH)?..];
     }
     Ok((Sequence { name, bytes: documents }, after))
 }

@@ -52,8 +52,15 @@ impl CollectionOptions<'_> {
     ///
     /// Errors: `InvalidOptions`, `BadValue` and those of validators, collations and clustered indexes.
     pub fn normalize(&self) -> Result<DocBuf> {
+        // What the arguments' own parser refuses comes before what does not go together.
+        check_level(self.validation_level, "create")?;
+        check_action(self.validation_action, "create")?;
+        let images = self.pre_and_post_images.map(|images| check_images(images, "create")).transpose()?;
+        if let Some(size) = self.size {
+            check_capped_size(size.min(CAPPED_SIZE_MAX))?;
+        }
         match self.view_on {
-            Some(_) => self.check_view()?,
+            Some(_) => self.check_view(images)?,
             None if self.pipeline.is_some() => {
                 bail!(Code::INVALID_OPTIONS, "'pipeline' requires 'viewOn' to also be specified")
             }
@@ -65,9 +72,6 @@ impl CollectionOptions<'_> {
         if let Some(validator) = self.validator {
             check_validator(validator)?;
         }
-        check_level(self.validation_level, "create")?;
-        check_action(self.validation_action, "create")?;
-        let images = self.pre_and_post_images.map(|images| check_images(images, "create")).transpose()?;
         self.check_storage_engine()?;
         let collation = self.collation.map(Collation::parse).transpose()?.filter(|c| !c.is_simple());
         Ok(DocBuf::build(|doc| {
@@ -116,7 +120,7 @@ impl CollectionOptions<'_> {
         })))
     }
 
-    fn check_view(&self) -> Result<()> {
+    fn check_view(&self, images: Option<bool>) -> Result<()> {
         if self.view_on == Some("") {
             bail!(Code::BAD_VALUE, "'viewOn' cannot be empty");
         }
@@ -132,7 +136,7 @@ impl CollectionOptions<'_> {
             (self.validation_action.is_some(), "validationAction"),
             (self.storage_engine.is_some(), "storageEngine"),
             (self.index_option_defaults.is_some(), "indexOptionDefaults"),
-            (self.pre_and_post_images.is_some(), "changeStreamPreAndPostImages"),
+            (images == Some(true), "changeStreamPreAndPostImages"),
             (self.expire_after_seconds.is_some(), "expireAfterSeconds"),
         ];
         for (given, name) in forbidden {
@@ -304,8 +308,8 @@ fn read_clustered(spec: RawDoc<'_>) -> Result<DocBuf> {
 
 /// Errors: `BadValue`.
 pub fn check_capped_size(size: i64) -> Result<()> {
-    if size < 0 {
-        bail!(Code::BAD_VALUE, "size has to be >= 0");
+    if size < 1 {
+        bail!(Code::BAD_VALUE, "BSON field 'size' value must be >= 1, actual value '{size}'");
     }
     if size > CAPPED_SIZE_MAX {
         bail!(Code::BAD_VALUE, "size cannot exceed 1 PB");
@@ -357,11 +361,13 @@ pub fn check_images(images: RawDoc<'_>, command: &str) -> Result<bool> {
         bail!(40415, "BSON field '{place}.{}' is an unknown field.", unknown.key());
     }
     match images.get_or_missing("enabled") {
-        Value::Missing => bail!(40414, "BSON field '{place}.enabled' is missing but a required field"),
-        value if value.is_number() || value.as_bool().is_some() => Ok(value.truthy()),
+        Value::Missing | Value::Null | Value::Undefined => {
+            bail!(40414, "BSON field '{place}.enabled' is missing but a required field")
+        }
+        Value::Bool(enabled) => Ok(enabled),
         other => bail!(
             Code::TYPE_MISMATCH,
-            "BSON field '{place}.enabled' is the wrong type '{}', expected types '[bool, long, int, decimal, double]'",
+            "BSON field '{place}.enabled' is the wrong type '{}', expected type 'bool'",
             other.type_name()
         ),
     }

@@ -6,6 +6,7 @@ use sheaf_query::collation::Collation;
 use sheaf_query::matcher::{Features, Matcher};
 
 mod relate;
+mod wildcard;
 
 pub use relate::{Relation, relate, same_key};
 
@@ -196,7 +197,7 @@ pub fn check_key_pattern(key: RawDoc<'_>) -> Result<()> {
         );
     }
     if wildcards > 1 {
-        bail!(67, "wildcard indexes do not allow more than one wildcard field");
+        bail!(7246201, "wildcard indexes do not allow more than one wildcard field");
     }
     if wildcards == 1 && kind.is_some() {
         bail!(67, "wildcard indexes do not allow index plugins: {}", kind.unwrap_or_default());
@@ -232,6 +233,7 @@ fn check_plugin(plugin: &str) -> Result<()> {
             bail!(Code::CANNOT_CREATE_INDEX, "Index type '{plugin}' is not supported by this server yet")
         }
         "" => bail!(Code::CANNOT_CREATE_INDEX, "Values in the index key pattern cannot be an empty string."),
+        "wildcard" => bail!(7246202, "Index type 'wildcard' is chosen by a field '$**', not by its name"),
         _ => bail!(Code::CANNOT_CREATE_INDEX, "Unknown index plugin '{plugin}'"),
     }
 }
@@ -341,8 +343,12 @@ fn check_options(spec: RawDoc<'_>, key: RawDoc<'_>) -> Result<()> {
     } else if spec.get("wildcardProjection").is_some() {
         bail!(Code::BAD_VALUE, "The field 'wildcardProjection' is only allowed in an 'wildcard' index");
     }
-    if is_id_key(key) {
-        check_id_index(spec)?;
+    if means_id_index(key) {
+        check_id_spec(spec)?;
+    }
+    let text = key.iter().any(|e| e.value().as_str() == Some("text"));
+    if !text && spec.element("weights").is_some() {
+        bail!(Code::CANNOT_CREATE_INDEX, "The field 'weights' can only be specified with text indexes");
     }
     if let Some(collation) = spec.get("collation").and_then(|v| v.as_doc()) {
         if collation.is_empty() {
@@ -356,17 +362,11 @@ fn check_options(spec: RawDoc<'_>, key: RawDoc<'_>) -> Result<()> {
         }
         check_partial_filter(filter)?;
     }
-    if let Some(projection) = spec.get("wildcardProjection").and_then(|v| v.as_doc()) {
-        if projection.is_empty() {
-            bail!(Code::FAILED_TO_PARSE, "The 'wildcardProjection' field can't be an empty object");
+    if wildcard {
+        if spec.get("v").and_then(|v| v.as_exact_i64()) == Some(1) {
+            bail!(Code::CANNOT_CREATE_INDEX, "Index version v=1 does not support wildcard indexes");
         }
-        if !key.iter().any(|e| e.key() == "$**") {
-            bail!(
-                Code::FAILED_TO_PARSE,
-                "The field 'wildcardProjection' is only allowed when 'key' is {{\"$**\": ±1}}"
-            );
-        }
-        check_wildcard_projection(projection)?;
+        wildcard::check(key, spec.get("wildcardProjection").and_then(|v| v.as_doc()))?;
     }
     if let Some(seconds) = spec.get("expireAfterSeconds") {
         check_ttl(seconds, key)?;
@@ -374,55 +374,41 @@ fn check_options(spec: RawDoc<'_>, key: RawDoc<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Paths are all taken in or all left out, `_id` aside; nothing is computed.
-fn check_wildcard_projection(projection: RawDoc<'_>) -> Result<()> {
-    let mut inclusive = None;
-    for field in projection.iter() {
-        let value = field.value();
-        if !value.is_number() && value.as_bool().is_none() {
+/// Checks the specification of the index on `_id`, of which nearly nothing can be chosen.
+///
+/// Errors: `InvalidIndexSpecificationOption`, `BadValue` for another key than `{_id: 1}`.
+pub fn check_id_spec(spec: RawDoc<'_>) -> Result<()> {
+    if spec.element("clustered").is_none() {
+        let known = |name| matches!(name, "key" | "name" | "ns" | "v" | "collation");
+        if let Some(other) = spec.iter().find(|field| !known(field.key())) {
             bail!(
-                Code::FAILED_TO_PARSE,
-                "Failed to parse projection: {} :: caused by :: Bad projection specification, cannot use computed fields when parsing a spec in aggregation expressions",
-                shown(Value::Document(projection))
+                Code::INVALID_INDEX_SPECIFICATION_OPTION,
+                "The field '{}' is not valid for an _id index specification. Specification: {}",
+                other.key(),
+                shown(Value::Document(spec))
             );
         }
-        let takes = value.truthy();
-        if field.key() == "_id" {
-            continue;
-        }
-        if inclusive.is_some_and(|before| before != takes) {
-            let kind = if takes { "inclusion" } else { "exclusion" };
-            let place = if takes { "exclusion" } else { "inclusion" };
-            let code = if takes { 31253 } else { 31254 };
-            bail!(Code(code), "Cannot do {kind} on field {} in {place} projection", field.key());
-        }
-        inclusive = Some(takes);
+    }
+    let key = spec.get_or_missing("key");
+    let plain = key.as_doc().is_some_and(|key| {
+        let first = key.iter().next().filter(|field| field.key() == "_id");
+        key.iter().count() == 1 && first.is_some_and(|field| field.value().as_exact_i64() == Some(1))
+    });
+    if !plain {
+        bail!(
+            Code::BAD_VALUE,
+            "The field 'key' for an _id index must be {{_id: 1}}, but got {}",
+            shown(key)
+        );
     }
     Ok(())
 }
 
-fn check_id_index(spec: RawDoc<'_>) -> Result<()> {
-    for element in spec.iter() {
-        let allowed = matches!(
-            element.key(),
-            "key" | "name" | "ns" | "v" | "collation" | "clustered" | "unique" | "background"
-        );
-        if !allowed {
-            let neutral = matches!(element.key(), "sparse" | "hidden") && !element.value().truthy();
-            if element.key() == "hidden" && element.value().truthy() {
-                bail!(Code::BAD_VALUE, "can't hide _id index");
-            }
-            if !neutral {
-                bail!(
-                    Code::INVALID_INDEX_SPECIFICATION_OPTION,
-                    "The field '{}' is not valid for an _id index specification. Specification: {}",
-                    element.key(),
-                    shown(Value::Document(spec))
-                );
-            }
-        }
-    }
-    Ok(())
+/// Whether the key pattern is taken for one of the index on `_id`, and has to be that: 1 or -1, cut to whole numbers.
+fn means_id_index(key: RawDoc<'_>) -> bool {
+    let mut fields = key.iter();
+    let direction = fields.next().filter(|field| field.key() == "_id").and_then(|field| field.value().as_f64());
+    direction.is_some_and(|n| n.trunc().abs() == 1.0) && fields.next().is_none()
 }
 
 /// Partial filters allow a small part of the query language.

@@ -46,6 +46,7 @@ impl<'a> Command<'a, Request<'a>> for GetLog {
             Value::String("global") => Which::Global,
             Value::String("startupWarnings") => Which::StartupWarnings,
             Value::String(other) => bail!(Code::OPERATION_FAILED, "No log named '{other}'"),
+            Value::Null | Value::Undefined => return Err(args.missing("getLog")),
             other => bail!(
                 Code::TYPE_MISMATCH,
                 "Argument to getLog must be of type String; found {} of type {}",
@@ -99,10 +100,16 @@ impl<'a> Command<'a, Request<'a>> for LogRotate {
     };
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {
-        if let Value::String(kind) = args.own_value()
-            && !matches!(kind, "server" | "audit")
-        {
-            bail!(Code::NO_SUCH_KEY, "Unknown log type: {kind}");
+        match args.own_value() {
+            // There is no log of audits to be rotated here.
+            Value::String(kind) if kind != "server" => bail!(Code::NO_SUCH_KEY, "Unknown log type: {kind}"),
+            Value::String(_) | Value::Bool(_) => {}
+            number if number.is_number() => {}
+            other => bail!(
+                Code::TYPE_MISMATCH,
+                "BSON field 'logRotate.logRotate' is the wrong type '{}', expected types '[string, long, int, decimal, double]'",
+                other.type_name()
+            ),
         }
         args.ignore(&["comment"]);
         Ok(LogRotate)

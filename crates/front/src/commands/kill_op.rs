@@ -40,10 +40,23 @@ impl<'a> Command<'a, Request<'a>> for KillOp {
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {
         let value = args.value("op");
-        let op_id = match value {
-            Value::Missing => bail!(Code::NO_SUCH_KEY, "Did not provide \"op\" field"),
-            number => crate::args::exact_i64(number, "op")?,
+        let op_id = match (value, value.as_exact_i64()) {
+            (Value::Missing, _) => bail!(Code::NO_SUCH_KEY, "Did not provide \"op\" field"),
+            (_, Some(n)) if i32::try_from(n).is_ok() => n,
+            (_, Some(n)) => bail!(26823, "invalid op : {n}. Op ID cannot be represented with 32 bits"),
+            (number, None) if number.is_number() => bail!(
+                Code::BAD_VALUE,
+                "Expected field \"op\" to have a value exactly representable as a 64-bit integer, but got op: {}",
+                sheaf_bson::value_text(number)
+            ),
+            (other, None) => bail!(
+                Code::TYPE_MISMATCH,
+                "\"op\" had the wrong type. Expected number, found {}",
+                other.type_name()
+            ),
         };
+        // One of the commands of which MongoDB does not check the fields.
+        args.ignore_rest();
         Ok(KillOp { op_id })
     }
 

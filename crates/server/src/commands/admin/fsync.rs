@@ -94,7 +94,9 @@ impl<'a> Command<'a, Operation<'a>> for FsyncUnlock {
         ends_with_client: false,
     };
 
-    fn parse(_: &mut Args<'a>) -> Result<Self> {
+    fn parse(args: &mut Args<'a>) -> Result<Self> {
+        // One of the commands of which MongoDB does not check the fields.
+        args.ignore_rest();
         Ok(FsyncUnlock)
     }
 

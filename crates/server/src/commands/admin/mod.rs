@@ -19,5 +19,5 @@ pub static COMMANDS: &[Entry<RunOnMongod>] = &[
     registered!(fsync::FsyncUnlock),
     registered!(hello::Hello<'_>),
     registered!(hello::IsMaster<'_>),
-    registered!(validate_metadata::ValidateDbMetadata),
+    registered!(validate_metadata::ValidateDbMetadata<'_>),
 ];

@@ -1,19 +1,25 @@
 //! `validateDBMetadata`.
 
 use sheaf_auth::Target;
-use sheaf_bson::RawDoc;
-use sheaf_errors::{Result, bail};
+use sheaf_bson::{DocBuf, RawDoc};
+use sheaf_errors::{Code, Result};
 use sheaf_front::access::Rights;
+use sheaf_storage::{Collection, Index};
 
-use crate::args::Args;
+use crate::args::{Args, check_collection_name};
 use crate::command::*;
 use crate::op::Operation;
 use crate::reply::Reply;
 
-/// `{validateDBMetadata: 1, apiParameters: {...}}`: no stored definition here breaks the stable API.
-pub struct ValidateDbMetadata;
+/// `{validateDBMetadata: 1, apiParameters: {version: "1", strict: true}, db: "shop", collection: "users"}`
+pub struct ValidateDbMetadata<'a> {
+    db: Option<&'a str>,
+    collection: Option<&'a str>,
+    /// Whether anything is asked that a stored definition could break.
+    strict: bool,
+}
 
-impl<'a> Command<'a, Operation<'a>> for ValidateDbMetadata {
+impl<'a> Command<'a, Operation<'a>> for ValidateDbMetadata<'a> {
     const NAME: &'static str = "validateDBMetadata";
     const SPEC: Spec = Spec {
         aliases: &[],
@@ -38,16 +44,53 @@ impl<'a> Command<'a, Operation<'a>> for ValidateDbMetadata {
     };
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {
-        let parameters: RawDoc<'a> = args.required("apiParameters")?;
-        if parameters.get("version").and_then(|v| v.as_str()).is_none() {
-            bail!(40414, "BSON field 'APIParamsForCmd.version' is missing but a required field");
+        let mut parameters = Args::of_part("APIParamsForCmd", args.required("apiParameters")?)?;
+        let version: &str = parameters.required("version")?;
+        let strict = parameters.strict_bool("strict")? == Some(true);
+        parameters.strict_bool("deprecationErrors")?;
+        parameters.finish()?;
+        let db = args.optional("db")?;
+        let collection = args.optional("collection")?;
+        if let Some(collection) = collection {
+            check_collection_name(collection)?;
         }
-        args.ignore(&["db", "collection", "collections"]);
-        Ok(ValidateDbMetadata)
+        args.ignore(&["collections"]);
+        Ok(ValidateDbMetadata { db, collection, strict: strict && version == "1" })
     }
 
-    fn run(self, _: &Operation<'a>) -> Result<Reply> {
-        Ok(Reply::ok().with_array("apiVersionErrors", |_| {}))
+    fn run(self, op: &Operation<'a>) -> Result<Reply> {
+        let mut errors = Vec::new();
+        if self.strict {
+            let catalog = op.catalog();
+            let databases = catalog.databases().filter(|db| self.db.is_none_or(|only| only == *db));
+            let all = databases.flat_map(|db| catalog.collections(db));
+            for collection in all.filter(|found| self.collection.is_none_or(|only| only == found.name())) {
+                op.check_interrupt()?;
+                check(collection, &mut errors);
+            }
+        }
+        Ok(Reply::ok().with_array("apiVersionErrors", |list| {
+            for error in &errors {
+                list.push(error);
+            }
+        }))
+    }
+}
+
+/// What of a collection's indexes is no part of the stable API.
+fn check(collection: &Collection, errors: &mut Vec<DocBuf>) {
+    let text = |index: &Index| {
+        let key = index.spec.as_raw().get("key").and_then(|key| key.as_doc()).unwrap_or(RawDoc::EMPTY);
+        key.values().any(|kind| kind.as_str() == Some("text"))
+    };
+    for index in collection.indexes.iter().filter(|index| index.sparse || text(index)) {
+        let code = Code::API_STRICT_ERROR;
+        errors.push(DocBuf::build(|error| {
+            error.append("ns", collection.namespace.as_str());
+            error.append("code", code.0).append("codeName", "APIStrictError");
+            let message = format!("The index with name {} is not allowed in API version 1.", index.name);
+            error.append("errmsg", message.as_str());
+        }));
     }
 }
 

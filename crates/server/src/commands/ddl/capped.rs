@@ -1,13 +1,17 @@
 //! `convertToCapped` and `cloneCollectionAsCapped`.
 
 use sheaf_errors::{Code, Result, bail};
+use sheaf_exec::ddl::collection_options::check_capped_size;
 use sheaf_storage::Collection;
 
 use super::names;
-use crate::args::{Args, Loose};
+use crate::args::{Args, safe_i64};
 use crate::command::*;
 use crate::op::Operation;
 use crate::reply::Reply;
+
+/// What the name of a copy has beside the collection's own: as much room as it takes.
+const COPY_NAME: &str = "tmp00000.convertToCapped.";
 
 /// `{convertToCapped: "events", size: 1048576}`
 pub struct ConvertToCapped<'a> {
@@ -15,11 +19,11 @@ pub struct ConvertToCapped<'a> {
     size: i64,
 }
 
-/// A capped collection needs a size.
+/// A capped collection needs a size; what is no number counts as zero.
 ///
 /// Errors: `InvalidOptions`.
 fn capped_size(args: &mut Args<'_>) -> Result<i64> {
-    let size: i64 = args.required("size")?;
+    let size = safe_i64(args.value("size")).unwrap_or(0);
     if size <= 0 {
         bail!(Code::INVALID_OPTIONS, "Capped collection size must be greater than zero");
     }
@@ -49,7 +53,10 @@ impl<'a> Command<'a, Operation<'a>> for ConvertToCapped<'a> {
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {
         let collection = args.collection()?;
-        Ok(ConvertToCapped { collection, size: capped_size(args)? })
+        let size = capped_size(args)?;
+        // One of the commands of which MongoDB does not check the fields.
+        args.ignore_rest();
+        Ok(ConvertToCapped { collection, size })
     }
 
     fn run(self, op: &Operation<'a>) -> Result<Reply> {
@@ -58,6 +65,12 @@ impl<'a> Command<'a, Operation<'a>> for ConvertToCapped<'a> {
         let catalog = op.catalog();
         let missing = format!("source collection {namespace} does not exist");
         names::existing(&catalog, &namespace, &missing)?;
+        check_capped_size(self.size)?;
+        if self.collection.starts_with("system.") {
+            bail!(Code::BAD_VALUE, "cannot convert system collection {namespace} to a capped collection");
+        }
+        // The copy that takes its place has a longer name in MongoDB.
+        names::check_new_name(&format!("{namespace}{COPY_NAME}"))?;
         let stop = op.interrupter();
         let check = |now: &Collection| op.check_plain(now);
         let position = op.engine().convert_to_capped(&namespace, self.size, &check, &|| stop.check())?;
@@ -103,8 +116,10 @@ impl<'a> Command<'a, Operation<'a>> for CloneCollectionAsCapped<'a> {
     fn parse(args: &mut Args<'a>) -> Result<Self> {
         let from = args.collection()?;
         let to = args.required("toCollection")?;
-        args.optional::<Loose>("temp")?;
-        Ok(CloneCollectionAsCapped { from, to, size: capped_size(args)? })
+        let size = capped_size(args)?;
+        // One of the commands of which MongoDB does not check the fields.
+        args.ignore_rest();
+        Ok(CloneCollectionAsCapped { from, to, size })
     }
 
     fn run(self, op: &Operation<'a>) -> Result<Reply> {
@@ -118,6 +133,7 @@ impl<'a> Command<'a, Operation<'a>> for CloneCollectionAsCapped<'a> {
                 "cloneCollectionAsCapped failed - destination collection {to} already exists. source collection: {from}"
             );
         }
+        check_capped_size(self.size)?;
         let stop = op.interrupter();
         let position = op.engine().clone_as_capped(&from, &to, self.size, &|| stop.check())?;
         op.note_commit(position);

@@ -220,7 +220,10 @@ impl CollMod<'_> {
             bail!(Code::INVALID_OPTIONS, "Collection must be capped.");
         }
         if let Some(size) = self.capped_size {
-            options::check_capped_size(size)?;
+            // None is as little as there can be.
+            if size != 0 {
+                options::check_capped_size(size)?;
+            }
             changes.push(("size", options::small(size)));
         }
         if let Some(max) = self.capped_max {
@@ -259,6 +262,9 @@ impl CollMod<'_> {
         }
         if self.view_on.is_some_and(str::is_empty) {
             bail!(Code::BAD_VALUE, "'viewOn' option cannot be an empty string");
+        }
+        if self.view_on.is_some_and(|source| source.starts_with('$')) {
+            bail!(Code::INVALID_NAMESPACE, "invalid name for 'viewOn': {:?}", self.view_on.unwrap_or_default());
         }
         let stop = op.interrupter();
         let interrupt = || stop.check();

@@ -1,5 +1,6 @@
 //! `compact`.
 
+use sheaf_bson::Value;
 use sheaf_errors::{Code, Result, bail};
 use sheaf_exec::ddl::stats;
 
@@ -73,12 +74,17 @@ impl<'a> Command<'a, Operation<'a>> for Compact<'a> {
         let excess = before.saturating_sub(collection.data_bytes()) as i64;
         let estimate = if excess < 1 << 20 { 0 } else { excess };
         if self.dry_run {
-            return Ok(Reply::ok().with("estimatedBytesFreed", estimate));
+            return Ok(Reply::ok().with("estimatedBytesFreed", small(estimate)));
         }
         if self.given && estimate < self.target_bytes {
-            return Ok(Reply::ok().with("bytesFreed", 0i64));
+            return Ok(Reply::ok().with("bytesFreed", 0));
         }
         engine.compact(collection)?;
-        Ok(Reply::ok().with("bytesFreed", before.saturating_sub(bytes()) as i64))
+        Ok(Reply::ok().with("bytesFreed", small(before.saturating_sub(bytes()) as i64)))
     }
+}
+
+/// A count of bytes is an int32 as long as it fits.
+fn small(bytes: i64) -> Value<'static> {
+    i32::try_from(bytes).map_or(Value::Int64(bytes), Value::Int32)
 }

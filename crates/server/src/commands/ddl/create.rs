@@ -95,6 +95,12 @@ impl<'a> Command<'a, Operation<'a>> for Create<'a> {
             );
         }
         names::check_new_name(&namespace)?;
+        if self.collection.starts_with("system.buckets.") {
+            bail!(
+                Code::ILLEGAL_OPERATION,
+                "Cannot create a collection of buckets without time-series options: {namespace}"
+            );
+        }
         super::room::check_room(op, op.body.len())?;
         if !self.auto_index_id && op.db() != "local" {
             bail!(50001, "autoIndexId:false is not allowed for collections in non-local databases");
@@ -170,25 +176,18 @@ impl Create<'_> {
     /// The specification of the `_id` index, if it is not the usual one.
     fn id_index(&self, options: &DocBuf) -> Result<Option<DocBuf>> {
         let Some(wished) = self.id_index else { return self.options.id_index() };
+        if self.options.clustered_index.is_some() {
+            bail!(Code::INVALID_OPTIONS, "The 'clusteredIndex' option is not supported with 'idIndex'");
+        }
         if self.options.view_on.is_some() {
             bail!(Code::INVALID_OPTIONS, "'idIndex' is not allowed with 'viewOn': {:?}", self.collection);
         }
         let collation = options.as_raw().get("collation").and_then(|v| v.as_doc());
+        index_spec::check_id_spec(wished)?;
         let spec = index_spec::prepare(wished, collation)?;
-        let key = spec.as_raw().get("key").and_then(|v| v.as_doc()).unwrap_or(RawDoc::EMPTY);
-        if !index_spec::is_id_key(key) {
-            bail!(
-                Code::BAD_VALUE,
-                "The field 'key' for an _id index must be {{_id: 1}}, but got {}",
-                sheaf_bson::value_text(Value::Document(key))
-            );
-        }
         let own = spec.as_raw().get_or_missing("collation");
         if sheaf_bson::compare(own, options.as_raw().get_or_missing("collation")).is_ne() {
             bail!(Code::BAD_VALUE, "The _id index must have the same collation as the collection.");
-        }
-        if self.options.clustered_index.is_some() {
-            return self.options.id_index();
         }
         Ok(Some(spec))
     }

@@ -1,11 +1,12 @@
 //! `createIndexes`.
 
 use std::cell::Cell;
+use std::sync::Arc;
 
 use sheaf_bson::{DocBuf, RawDoc, Value};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_exec::ddl::index_spec::{self, Relation};
-use sheaf_storage::{Collection, CreateCollection, Uuid, Write};
+use sheaf_storage::{Collection, CreateCollection, Index, Uuid, Write};
 
 use super::names;
 use crate::args::{Args, Documents};
@@ -111,11 +112,17 @@ fn create(op: &Operation<'_>, namespace: &str) -> Result<()> {
     Ok(())
 }
 
+/// How many indexes are ready, as MongoDB counts them: that by which a collection is clustered is none.
+fn count_ready(collection: &Collection) -> usize {
+    let counts = |index: &&Arc<Index>| index.ready && index.spec.as_raw().element("clustered").is_none();
+    collection.indexes.iter().filter(counts).count()
+}
+
 impl CreateIndexes<'_> {
     fn build(&self, op: &Operation<'_>, collection: &Collection, created: bool) -> Result<Reply> {
         let new = self.wanted(op, collection)?;
         // Indexes that are ready before, and that are made.
-        let counts = Cell::new((collection.indexes.iter().filter(|index| index.ready).count(), new.len()));
+        let counts = Cell::new((count_ready(collection), new.len()));
         if new.is_empty() {
             op.note_newest_commit();
         } else if let Some(mut transaction) = op.transaction() {
@@ -127,7 +134,7 @@ impl CreateIndexes<'_> {
                 names::check_uuid(&op.catalog(), &now.namespace, self.uuid)?;
                 names::refuse_view(now)?;
                 let new = self.wanted(op, now)?;
-                counts.set((now.indexes.iter().filter(|index| index.ready).count(), new.len()));
+                counts.set((count_ready(now), new.len()));
                 Ok(new)
             };
             let stop = op.interrupter();

@@ -51,7 +51,7 @@ impl<'a> Command<'a, Operation<'a>> for ListCollections<'a> {
     fn parse(args: &mut Args<'a>) -> Result<Self> {
         let filter = args.optional("filter")?;
         let name_only = args.optional::<Loose>("nameOnly")?.is_some_and(|flag| flag.0);
-        let authorized = args.optional::<Loose>("authorizedCollections")?.is_some_and(|b| b.0);
+        let authorized = args.optional::<bool>("authorizedCollections")? == Some(true);
         args.ignore(&["includePendingDrops"]);
         Ok(ListCollections { filter, name_only, authorized, batch_size: listing::batch_size(args)? })
     }

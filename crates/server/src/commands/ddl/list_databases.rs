@@ -45,7 +45,7 @@ impl<'a> Command<'a, Operation<'a>> for ListDatabases<'a> {
     fn parse(args: &mut Args<'a>) -> Result<Self> {
         let filter = args.optional("filter")?;
         let name_only = args.optional::<Loose>("nameOnly")?.is_some_and(|flag| flag.0);
-        let authorized = args.optional::<Loose>("authorizedDatabases")?.map(|b| b.0);
+        let authorized = args.optional::<bool>("authorizedDatabases")?;
         Ok(ListDatabases { filter, name_only, authorized })
     }
 

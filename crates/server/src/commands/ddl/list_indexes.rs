@@ -5,7 +5,7 @@ use sheaf_errors::{Code, Result, bail};
 use sheaf_storage::Uuid;
 
 use super::{listing, names};
-use crate::args::Args;
+use crate::args::{Args, Loose};
 use crate::command::*;
 use crate::op::Operation;
 use crate::reply::Reply;
@@ -52,7 +52,9 @@ impl<'a> Command<'a, Operation<'a>> for ListIndexes<'a> {
             _ => Target::Name(args.collection()?),
         };
         let batch_size = listing::batch_size(args)?;
-        args.ignore(&["includeBuildUUIDs", "includeIndexBuildInfo", "isTimeseriesNamespace"]);
+        args.optional::<Loose>("includeBuildUUIDs")?;
+        args.optional::<Loose>("includeIndexBuildInfo")?;
+        args.ignore(&["isTimeseriesNamespace"]);
         Ok(ListIndexes { target, batch_size })
     }
 

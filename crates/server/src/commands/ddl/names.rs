@@ -10,7 +10,7 @@ use sheaf_storage::{Catalog, Collection, Uuid};
 const NAMESPACE_BYTES_MAX: usize = 255;
 
 /// Names below `system.` that clients may create and write.
-const OPEN_SYSTEM_NAMES: &[&str] = &["system.js", "system.profile"];
+const OPEN_SYSTEM_NAMES: &[&str] = &["system.js", "system.profile", "system.users", "system.views"];
 
 /// Refuses names that a client may not create.
 ///
@@ -27,7 +27,8 @@ pub fn check_new_name(namespace: &str) -> Result<()> {
         );
     }
     let internal = matches!(db, "admin" | "config" | "local");
-    if collection.starts_with("system.") && !internal && !OPEN_SYSTEM_NAMES.contains(&collection) {
+    let open = OPEN_SYSTEM_NAMES.contains(&collection) || collection.starts_with("system.buckets.");
+    if collection.starts_with("system.") && !internal && !open {
         bail!(Code::INVALID_NAMESPACE, "Invalid system namespace: {namespace}");
     }
     Ok(())

@@ -63,32 +63,28 @@ impl<'a> Command<'a, Operation<'a>> for RenameCollection<'a> {
     };
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {
-        let from = match args.own_value() {
-            Value::String(name) => name,
-            other => bail!(
-                Code::TYPE_MISMATCH,
-                "BSON field 'renameCollection.renameCollection' is the wrong type '{}', expected type 'string'",
-                other.type_name()
-            ),
-        };
+        let from = args.own()?;
         let to = args.required("to")?;
         // A UUID says which collection may be dropped.
         let drop_target = match args.value("dropTarget") {
             Value::Binary(binary) if binary.subtype == 4 => true,
             _ => args.optional::<Loose>("dropTarget")?.is_some_and(|flag| flag.0),
         };
-        args.ignore(&["stayTemp"]);
+        args.optional::<bool>("stayTemp")?;
         Ok(RenameCollection { from, to, drop_target, uuid: args.optional("collectionUUID")? })
     }
 
     fn run(self, op: &Operation<'a>) -> Result<Reply> {
         let RenameCollection { from, to, drop_target, uuid } = self;
-        names::check_full_name(from, "source")?;
-        names::check_full_name(to, "target")?;
-        names::check_new_name(to)?;
+        // A dollar is refused as MongoDB does it, below.
+        names::check_full_name(&from.replace('$', "_"), "source")?;
+        names::check_full_name(&to.replace('$', "_"), "target")?;
         if from == to {
             bail!(Code::ILLEGAL_OPERATION, "Can't rename a collection to itself");
         }
+        check_renamable(from, "source")?;
+        check_renamable(to, "target")?;
+        names::check_new_name(to)?;
         let catalog = op.catalog();
         names::check_uuid(&catalog, from, uuid)?;
         let Some(source) = catalog.collection(from) else {
@@ -116,6 +112,18 @@ impl<'a> Command<'a, Operation<'a>> for RenameCollection<'a> {
         op.metrics().namespace.replace(Some(from.to_owned()));
         Ok(Reply::ok())
     }
+}
+
+/// The server's own collections keep their names.
+///
+/// Errors: `IllegalOperation`.
+fn check_renamable(namespace: &str, what: &str) -> Result<()> {
+    let (db, collection) = names::split(namespace);
+    let oplog = db == "local" && collection.starts_with("oplog.");
+    if namespace.contains('$') || oplog || collection.starts_with("system.") {
+        bail!(Code::ILLEGAL_OPERATION, "error with {what} namespace: Invalid namespace specified '{namespace}'");
+    }
+    Ok(())
 }
 
 /// Errors: `CommandNotSupportedOnView`, `IllegalOperation` for what is the server's own.

@@ -61,14 +61,7 @@ impl<'a> Command<'a, Operation<'a>> for Profile<'a> {
     };
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {
-        let own = args.own_value();
-        let Some(level) = safe_i64(own) else {
-            bail!(
-                Code::TYPE_MISMATCH,
-                "BSON field 'profile.profile' is the wrong type '{}', expected types '[long, int, decimal, double]'",
-                own.type_name()
-            );
-        };
+        let level = args.own::<i64>()?;
         let filter = args.optional::<Value<'a>>("filter")?;
         match filter {
             None | Some(Value::Document(_) | Value::String("unset")) => {}

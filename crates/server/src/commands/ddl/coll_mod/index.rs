@@ -90,6 +90,7 @@ impl<'a> IndexMod<'a> {
     ///
     /// Errors: `IndexNotFound`, `AmbiguousIndexKeyPattern`.
     pub fn find<'c>(&self, collection: &'c Collection) -> Result<&'c Arc<Index>> {
+        let clustered = |index: &&Arc<Index>| index.spec.as_raw().element("clustered").is_some();
         let (found, shown) = match (self.name, self.key_pattern) {
             (Some(name), _) => (collection.index(name), name.to_owned()),
             (None, key) => {
@@ -97,7 +98,10 @@ impl<'a> IndexMod<'a> {
                 (find_by_key(collection, key)?, sheaf_bson::value_text(Value::Document(key)))
             }
         };
-        match found {
+        if self.hidden.is_some() && found.is_some_and(|index| clustered(&index)) {
+            bail!(6011800, "The 'hidden' option is not supported for a clustered index");
+        }
+        match found.filter(|index| !clustered(index)) {
             Some(index) => Ok(index),
             None => bail!(Code::INDEX_NOT_FOUND, "cannot find index {shown} for ns {}", collection.namespace),
         }
@@ -130,6 +134,17 @@ impl<'a> IndexMod<'a> {
         Ok(())
     }
 
+    /// An index that is to become unique changes in nothing else meanwhile.
+    fn check_alone(&self, what: &str) -> Result<()> {
+        if self.hidden.is_some() || self.expire_after_seconds.is_some() {
+            bail!(
+                Code::INVALID_OPTIONS,
+                "collMod does not support setting '{what}' together with 'hidden' or 'expireAfterSeconds'"
+            );
+        }
+        Ok(())
+    }
+
     /// What becomes of the index.
     ///
     /// Errors: `BadValue` for the `_id` index, `InvalidOptions`.
@@ -147,8 +162,8 @@ impl<'a> IndexMod<'a> {
         if let Some(value) = self.expire_after_seconds {
             let seconds = check_ttl(index, value)?;
             let old = before.get("expireAfterSeconds").and_then(safe_i64);
+            change.expire = Some((old, seconds));
             if old != Some(seconds) {
-                change.expire = Some((old, seconds));
                 let small = i32::try_from(seconds).map_or(Value::Int64(seconds), Value::Int32);
                 fields.push(("expireAfterSeconds", small));
             }
@@ -168,6 +183,7 @@ impl<'a> IndexMod<'a> {
                 bail!(Code::BAD_VALUE, "the _id index is unique already");
             }
             if prepare != prepared && !(prepare && index.unique) {
+                self.check_alone("prepareUnique")?;
                 change.prepare_unique = Some((prepared, prepare));
                 fields.push(("prepareUnique", flag(prepare)));
             }
@@ -179,6 +195,7 @@ impl<'a> IndexMod<'a> {
                     "Cannot make index unique with 'prepareUnique=false'. Run collMod to set it first."
                 );
             }
+            self.check_alone("unique")?;
             change.unique = true;
             fields.push(("unique", true.into()));
             fields.push(("prepareUnique", Value::Missing));
@@ -199,21 +216,16 @@ fn check_ttl(index: &Index, value: Value<'_>) -> Result<i64> {
     }
     if index.fields.len() > 1 {
         bail!(
-            Code::CANNOT_CREATE_INDEX,
+            Code::INVALID_OPTIONS,
             "TTL indexes are single-field indexes, compound indexes do not support TTL"
         );
     }
-    let number = value.as_f64().unwrap_or(f64::NAN);
-    if number.is_nan() || number < 0.0 {
+    let seconds = safe_i64(value).unwrap_or(0);
+    if seconds < 0 {
         bail!(Code::INVALID_OPTIONS, "TTL index 'expireAfterSeconds' option cannot be less than 0");
     }
-    if number > f64::from(i32::MAX) {
-        bail!(
-            Code::INVALID_OPTIONS,
-            "TTL index 'expireAfterSeconds' option must be within an acceptable range, try a different number than {number}"
-        );
-    }
-    Ok(number as i64)
+    // More than an int32 holds is as long as an int32 can say.
+    Ok(seconds.min(i64::from(i32::MAX)))
 }
 
 impl IndexChange {

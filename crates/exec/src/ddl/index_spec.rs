@@ -395,11 +395,7 @@ pub fn check_id_spec(spec: RawDoc<'_>) -> Result<()> {
         key.iter().count() == 1 && first.is_some_and(|field| field.value().as_exact_i64() == Some(1))
     });
     if !plain {
-        bail!(
-            Code::BAD_VALUE,
-            "The field 'key' for an _id index must be {{_id: 1}}, but got {}",
-            shown(key)
-        );
+        bail!(Code::BAD_VALUE, "The field 'key' for an _id index must be {{_id: 1}}, but got {}", shown(key));
     }
     Ok(())
 }
@@ -407,7 +403,8 @@ pub fn check_id_spec(spec: RawDoc<'_>) -> Result<()> {
 /// Whether the key pattern is taken for one of the index on `_id`, and has to be that: 1 or -1, cut to whole numbers.
 fn means_id_index(key: RawDoc<'_>) -> bool {
     let mut fields = key.iter();
-    let direction = fields.next().filter(|field| field.key() == "_id").and_then(|field| field.value().as_f64());
+    let direction =
+        fields.next().filter(|field| field.key() == "_id").and_then(|field| field.value().as_f64());
     direction.is_some_and(|n| n.trunc().abs() == 1.0) && fields.next().is_none()
 }
 

@@ -83,7 +83,8 @@ fn check_projection(projection: RawDoc<'_>, everything: bool) -> Result<Paths> {
 
 fn collect(projection: RawDoc<'_>, prefix: &str, paths: &mut Paths) -> Result<()> {
     for field in projection.iter() {
-        let path = if prefix.is_empty() { field.key().to_owned() } else { format!("{prefix}.{}", field.key()) };
+        let path =
+            if prefix.is_empty() { field.key().to_owned() } else { format!("{prefix}.{}", field.key()) };
         let takes = match field.value() {
             Value::Document(inner) if inner.is_empty() => {
                 bail!(51270, "An empty sub-projection is not a valid value. Found empty object at path")

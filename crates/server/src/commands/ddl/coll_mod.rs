@@ -264,7 +264,11 @@ impl CollMod<'_> {
             bail!(Code::BAD_VALUE, "'viewOn' option cannot be an empty string");
         }
         if self.view_on.is_some_and(|source| source.starts_with('$')) {
-            bail!(Code::INVALID_NAMESPACE, "invalid name for 'viewOn': {:?}", self.view_on.unwrap_or_default());
+            bail!(
+                Code::INVALID_NAMESPACE,
+                "invalid name for 'viewOn': {:?}",
+                self.view_on.unwrap_or_default()
+            );
         }
         let stop = op.interrupter();
         let interrupt = || stop.check();

@@ -121,7 +121,10 @@ fn check_renamable(namespace: &str, what: &str) -> Result<()> {
     let (db, collection) = names::split(namespace);
     let oplog = db == "local" && collection.starts_with("oplog.");
     if namespace.contains('$') || oplog || collection.starts_with("system.") {
-        bail!(Code::ILLEGAL_OPERATION, "error with {what} namespace: Invalid namespace specified '{namespace}'");
+        bail!(
+            Code::ILLEGAL_OPERATION,
+            "error with {what} namespace: Invalid namespace specified '{namespace}'"
+        );
     }
     Ok(())
 }

@@ -18,7 +18,7 @@ fn check(expr: &MatchExpr) -> Result<()> {
         MatchExpr::AlwaysTrue => Ok(()),
         MatchExpr::And(children) | MatchExpr::Or(children) => children.iter().try_for_each(check),
         MatchExpr::Leaf(leaf) => match &leaf.test {
-            Test::Compare { .. } | Test::In(_) | Test::Exists | Test::Type(_) => Ok(()),
+            Test::Compare { .. } | Test::In(_) | Test::Exists | Test::Type(_) | Test::Geo(_) => Ok(()),
             _ => refuse(expr),
         },
         _ => refuse(expr),
@@ -68,6 +68,9 @@ pub fn implies(query: &MatchExpr, filter: &MatchExpr) -> bool {
 fn leaf_implies(given: &Leaf, wanted: &Leaf) -> bool {
     match (&given.test, &wanted.test) {
         (test, Test::Exists) => implies_existence(test),
+        (Test::Geo(given), Test::Geo(wanted)) => {
+            given.kind() == wanted.kind() && given.source().as_bytes() == wanted.source().as_bytes()
+        }
         (Test::Compare { op: CompareOp::Eq, operand }, test) if !operand.as_value().is_nullish() => {
             admits(test, operand.as_value())
         }

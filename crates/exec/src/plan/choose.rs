@@ -126,6 +126,13 @@ fn ordinary(query: &Query, collection: &Arc<Collection>) -> Result<Vec<PlanNode>
     if matches!(filter.expr(), MatchExpr::AlwaysFalse) {
         return Ok(vec![PlanNode::Eof]);
     }
+    if filter.expr().near().is_some() {
+        bail!(
+            Code::NO_QUERY_EXECUTION_PLANS,
+            "error processing query: ns={} planner returned error :: caused by :: unable to find index for $geoNear query",
+            collection.namespace
+        );
+    }
     if query.tailable || query.natural_sort().is_some() || matches!(query.hint, Hint::Natural(_)) {
         if query.natural_sort().is_some() && hinted.is_some() {
             bail!(Code::BAD_VALUE, "Cannot combine a $natural sort with a hint");

@@ -1,7 +1,11 @@
 //! The normalised tree of a filter.
 
+use std::sync::Arc;
+
 use sheaf_bson::{Binary, DocBuf, OwnedValue};
+use sheaf_errors::{Code, Result, bail};
 use sheaf_expr::Expr;
+use sheaf_geo::{Near, Predicate};
 
 use super::operand_types::TypeSet;
 use super::regex::Regex;
@@ -106,6 +110,10 @@ pub enum Test {
     ElemMatchObject(Box<MatchExpr>),
     /// `$elemMatch` whose conditions are on the array's elements themselves.
     ElemMatchValue(Box<MatchExpr>),
+    /// `$geoWithin`, `$geoIntersects`.
+    Geo(Arc<Predicate>),
+    /// `$near`, `$nearSphere`: a geometry within the distances. Only at the top of a filter, where it asks for an order too.
+    Near(Arc<Near>),
 }
 
 /// The operand of `$in`.
@@ -173,6 +181,33 @@ impl MatchExpr {
     /// Whether `$expr` (which needs an environment and may fail) is anywhere inside.
     pub fn has_expr(&self) -> bool {
         matches!(self, MatchExpr::Expr(_)) || self.children().iter().any(MatchExpr::has_expr)
+    }
+
+    /// How many conditions inside order by distance.
+    fn nears(&self) -> usize {
+        let own = matches!(self, MatchExpr::Leaf(Leaf { test: Test::Near(_), .. }));
+        usize::from(own) + self.children().iter().map(MatchExpr::nears).sum::<usize>()
+    }
+
+    /// The condition that orders by distance, with its place among the conjuncts of the filter.
+    pub fn near(&self) -> Option<(usize, &Path, &Arc<Near>)> {
+        let conjuncts = if let MatchExpr::And(all) = self { &all[..] } else { std::slice::from_ref(self) };
+        conjuncts.iter().enumerate().find_map(|(at, conjunct)| match conjunct {
+            MatchExpr::Leaf(Leaf { path, test: Test::Near(near) }) => Some((at, path, near)),
+            _ => None,
+        })
+    }
+
+    /// Checks that there is one such condition at most, and that it is a conjunct of the whole filter.
+    ///
+    /// Errors: `BadValue`.
+    pub(super) fn check_near(&self) -> Result<()> {
+        match self.nears() {
+            0 => Ok(()),
+            1 if self.near().is_some() => Ok(()),
+            1 => bail!(Code::BAD_VALUE, "geo $near must be top-level expr"),
+            _ => bail!(Code::BAD_VALUE, "Too many geoNear expressions"),
+        }
     }
 
     /// The condition as BSON, as explain's `parsedQuery` prints it.

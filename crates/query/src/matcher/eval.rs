@@ -147,6 +147,10 @@ impl Test {
                     && inside.matches_plain(inner(item))?)
             })?,
             Test::ElemMatchValue(inside) => any_item(element, details, |item| inside.matches_element(item))?,
+            Test::Geo(predicate) => predicate.matches(element.value())?,
+            Test::Near(near) => {
+                near.nearest(element.value())?.is_some_and(|(distance, _)| near.allows(distance))
+            }
         })
     }
 

@@ -60,6 +60,7 @@ impl Matcher {
             sheaf_meter::grow(filter.len())?;
             parse::parse_filter(filter, features, cx).map(normalize::normalize)
         })?;
+        root.check_near()?;
         let has_expr = root.has_expr();
         Ok(Matcher { filter: filter.into(), root, has_expr, held })
     }

@@ -227,6 +227,8 @@ pub(super) fn rank(expr: &MatchExpr) -> u8 {
             Test::Bits { op: BitsOp::AnySet, .. } => 16,
             Test::Bits { op: BitsOp::AnyClear, .. } => 17,
             Test::Type(_) => 20,
+            Test::Geo(_) => 21,
+            Test::Near(_) => 27,
         },
         MatchExpr::Not(_) => 18,
         MatchExpr::Nor(_) => 19,

@@ -1,8 +1,11 @@
 //! Parsing filters into trees.
 
+use std::sync::Arc;
+
 use sheaf_bson::{Bump, Element, RawDoc, Type, Value};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_expr::{Expr, ParseCx};
+use sheaf_geo::{Kind, Near, Predicate};
 
 use super::ast::{BitsOp, CompareOp, InList, MatchExpr, Test};
 use super::regex::Regex;
@@ -23,6 +26,8 @@ struct Parser<'p> {
     depth: usize,
     /// Conditions on text met so far.
     texts: usize,
+    /// Conditions that order by distance met so far.
+    nears: usize,
 }
 
 /// Which of the operators that look beyond single values may stand in a filter.
@@ -40,8 +45,11 @@ pub enum Features {
 
 /// Parses a whole filter.
 pub(super) fn parse_filter(filter: RawDoc<'_>, features: Features, cx: &mut ParseCx) -> Result<MatchExpr> {
-    let mut parser = Parser { cx, embedded: false, features, depth: 0, texts: 0 };
+    let mut parser = Parser { cx, embedded: false, features, depth: 0, texts: 0, nears: 0 };
     let parsed = parser.filter(filter)?;
+    if parser.texts > 0 && parser.nears > 0 {
+        bail!(Code::BAD_VALUE, "text and geoNear not allowed in same query");
+    }
     match parser.texts {
         0 => Ok(parsed),
         // What mongod says when no text index serves.
@@ -53,7 +61,7 @@ pub(super) fn parse_filter(filter: RawDoc<'_>, features: Features, cx: &mut Pars
 /// Parses operators on one path: `{$gt: 1, $lt: 5}`.
 pub(super) fn parse_operators(path: &str, operators: RawDoc<'_>, cx: &mut ParseCx) -> Result<MatchExpr> {
     let mut parts = Vec::new();
-    Parser { cx, embedded: true, features: Features::None, depth: 0, texts: 0 }
+    Parser { cx, embedded: true, features: Features::None, depth: 0, texts: 0, nears: 0 }
         .operators(path, operators, &mut parts)?;
     Ok(all_of(parts))
 }
@@ -325,6 +333,10 @@ impl Parser<'_> {
                 sheaf_bson::document_text(operators)
             );
         }
+        if let Some(near) = self.near(operators)? {
+            parts.push(leaf(path, Test::Near(Arc::new(near)))?);
+            return Ok(());
+        }
         self.depth += 1;
         for element in operators.iter() {
             sheaf_meter::tick(4)?;
@@ -333,6 +345,23 @@ impl Parser<'_> {
         }
         self.depth -= 1;
         Ok(())
+    }
+
+    /// The operators on a path as a condition that orders by distance, if the first of them is one.
+    fn near(&mut self, operators: RawDoc<'_>) -> Result<Option<Near>> {
+        let first = operators.iter().next();
+        let is_near = first.is_some_and(|first| {
+            matches!(first.key(), "$near" | "$nearSphere" | "$geoNear")
+                && matches!(first.kind(), Type::Document | Type::Array)
+        });
+        if !is_near {
+            return Ok(None);
+        }
+        if self.features != Features::All {
+            bail!(5626500, "$geoNear, $near, and $nearSphere are not allowed in this context");
+        }
+        self.nears += 1;
+        Near::parse(operators).map(Some)
     }
 
     /// One operator on a path; `None` for `$options`, which belongs to its `$regex`.
@@ -376,13 +405,14 @@ impl Parser<'_> {
             "$bitsAllClear" => operand::bits(BitsOp::AllClear, path, element)?,
             "$bitsAnySet" => operand::bits(BitsOp::AnySet, path, element)?,
             "$bitsAnyClear" => operand::bits(BitsOp::AnyClear, path, element)?,
-            "$near" | "$nearSphere" | "$geoNear" => {
-                if self.features != Features::All {
-                    bail!(5626500, "$geoNear, $near, and $nearSphere are not allowed in this context");
-                }
-                // What mongod says where no geo index serves.
-                bail!(Code::NO_QUERY_EXECUTION_PLANS, "unable to find index for $geoNear query")
-            }
+            "$geoWithin" | "$within" => Test::Geo(Arc::new(Predicate::parse(Kind::Within, element)?)),
+            "$geoIntersects" => Test::Geo(Arc::new(Predicate::parse(Kind::Intersects, element)?)),
+            // It takes all operators on its path, so that it is read with the first of them.
+            "$near" | "$nearSphere" | "$geoNear" => bail!(
+                Code::BAD_VALUE,
+                "near must be first in: {}",
+                sheaf_bson::document_text(operators)
+            ),
             "$where" => bail!(Code::BAD_VALUE, "$where cannot be applied to a field"),
             _ => bail!(Code::BAD_VALUE, "unknown operator: {name}"),
         };

@@ -108,6 +108,8 @@ fn put_test(test: &Test, doc: &mut Writer<'_>) {
             }
         }
         Test::ElemMatchValue(inside) => put_on_value(inside, &mut doc.document("$elemMatch")),
+        Test::Geo(predicate) => _ = doc.append(predicate.kind().name(), predicate.source()),
+        Test::Near(near) => near.source().as_raw().iter().for_each(|part| _ = doc.append_element(part)),
     }
 }
 

@@ -92,7 +92,9 @@ fn point(doc: RawDoc<'_>, shape: &mut Shape) -> Result<()> {
 }
 
 fn positions(value: Value<'_>) -> Result<Vec<Point>> {
-    let Value::Array(array) = value else { return bad("GeoJSON coordinates must be an array of coordinates") };
+    let Value::Array(array) = value else {
+        return bad("GeoJSON coordinates must be an array of coordinates");
+    };
     let mut points = Vec::new();
     for value in array.values() {
         sheaf_meter::tick(2)?;

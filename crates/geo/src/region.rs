@@ -36,10 +36,7 @@ impl Region {
         let value = element.value();
         let known = matches!(element.key(), "$box" | "$center" | "$polygon" | "$centerSphere" | "$geometry");
         let Some(parts) = fields(value).filter(|_| known) else {
-            return bad(format!(
-                "unknown geo specifier: {}",
-                sheaf_bson::element_text(element.key(), value)
-            ));
+            return bad(format!("unknown geo specifier: {}", sheaf_bson::element_text(element.key(), value)));
         };
         Ok(match element.key() {
             "$box" => Region::Box(PlaneBox::parse(parts)?),

@@ -37,11 +37,9 @@ pub fn test_bounds(test: &Test, field: FieldTraits) -> Option<Bounds> {
         Test::Mod { .. } => (all_numbers(), Tightness::Covered),
         Test::Regex(regex) => regex_bounds(regex),
         Test::ElemMatchValue(inner) => (element_bounds(inner, field)?, Tightness::Fetch),
-        Test::Size(_)
-        | Test::Bits { .. }
-        | Test::ElemMatchObject(_)
-        | Test::Geo(_)
-        | Test::Near(_) => return None,
+        Test::Size(_) | Test::Bits { .. } | Test::ElemMatchObject(_) | Test::Geo(_) | Test::Near(_) => {
+            return None;
+        }
     };
     let tightness = if field.numeric_path { Tightness::Fetch } else { tightness };
     // A key of a multikey index shows one element of many, too little to check a condition on.

@@ -408,11 +408,9 @@ impl Parser<'_> {
             "$geoWithin" | "$within" => Test::Geo(Arc::new(Predicate::parse(Kind::Within, element)?)),
             "$geoIntersects" => Test::Geo(Arc::new(Predicate::parse(Kind::Intersects, element)?)),
             // It takes all operators on its path, so that it is read with the first of them.
-            "$near" | "$nearSphere" | "$geoNear" => bail!(
-                Code::BAD_VALUE,
-                "near must be first in: {}",
-                sheaf_bson::document_text(operators)
-            ),
+            "$near" | "$nearSphere" | "$geoNear" => {
+                bail!(Code::BAD_VALUE, "near must be first in: {}", sheaf_bson::document_text(operators))
+            }
             "$where" => bail!(Code::BAD_VALUE, "$where cannot be applied to a field"),
             _ => bail!(Code::BAD_VALUE, "unknown operator: {name}"),
         };

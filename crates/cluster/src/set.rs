@@ -74,6 +74,8 @@ struct State {
     primary: Option<String>,
     /// Members whose monitors are to ask anew: somebody has found that they do not answer.
     doubted: BTreeSet<String>,
+    /// Members that have said last that they belong to another set, and to which one.
+    strangers: BTreeMap<String, Option<String>>,
     /// Why a member is not watched.
     unwatched: Option<String>,
     /// It is no shard any more.
@@ -119,6 +121,20 @@ impl ReplicaSet {
     pub fn is_config(&self) -> Option<bool> {
         let state = self.state.lock();
         state.members.values().flatten().next().map(|member| member.config_server)
+    }
+
+    /// Whether a member of the set has answered last; if none has, what is known of each address.
+    pub fn what_is_missing(&self) -> Option<String> {
+        let state = self.state.lock();
+        if state.members.values().any(Option::is_some) {
+            return None;
+        }
+        let said = |host: &String| match state.strangers.get(host) {
+            Some(Some(set)) => format!("{host} is a member of the set '{set}'"),
+            Some(None) => format!("{host} answers, and is a member of no set"),
+            None => format!("{host} does not answer"),
+        };
+        Some(state.members.keys().map(said).collect::<Vec<_>>().join(", "))
     }
 
     /// A member that may answer, "host:port". `go_on` is asked now and then while there is none.
@@ -178,6 +194,7 @@ impl ReplicaSet {
         if let Some(member) = state.members.get_mut(host) {
             *member = None;
         }
+        state.strangers.remove(host);
         if state.primary.as_deref() == Some(host) {
             state.primary = None;
         }
@@ -222,8 +239,10 @@ impl State {
         if member.role.set.as_deref() != Some(set) {
             // Another set's, or one that was not initiated yet.
             self.members.insert(host.to_owned(), None);
+            self.strangers.insert(host.to_owned(), member.role.set);
             return Vec::new();
         }
+        self.strangers.remove(host);
         let mut new = Vec::new();
         let is_new = member.role.election >= self.newest;
         if member.role.primary && is_new {

@@ -6,6 +6,7 @@
 mod addressed;
 mod commands;
 mod commit;
+mod config_servers;
 mod cursor;
 mod database;
 mod forward;

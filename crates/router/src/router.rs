@@ -158,7 +158,7 @@ impl Router {
         self.cluster_id(&go_on)?;
         let ping = doc! {
             "$set": {
-                "advisoryHostFQDNs": sheaf_bson::ArrayBuf::new().as_raw(),
+                "advisoryHostFQDNs": Value::Array(sheaf_bson::ArrayBuf::new().as_raw()),
                 "created": Value::DateTime(self.clock_millis() - self.uptime_millis() as i64),
                 "mongoVersion": sheaf_front::version::COMPATIBLE,
                 "ping": Value::DateTime(self.clock_millis()),

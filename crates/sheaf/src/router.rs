@@ -151,14 +151,16 @@ pub async fn live(
             log::warning("CONTROL", log::ids::NO_SIGNALS, "initandlisten", text, Some(attributes));
         }
     }
+    let data = router.data_runtime().expect("it was set before");
+    data.spawn(router.clone().keep_telling());
+    data.spawn(router.clone().watch_config_servers());
     serve(router, listeners).await;
     Ok(())
 }
 
-/// Serves clients until the router is told to end.
+/// Serves clients until the router is told to end. Who only does this is not noted in `config.mongos`.
 pub async fn serve(router: &Arc<Router>, listeners: Listeners) {
     let data = router.data_runtime().expect("it was set before");
-    data.spawn(router.clone().keep_telling());
     data.spawn(router.clone().reap());
     data.spawn(router.clone().keep_settling());
     data.spawn(router.clone().keep_sampling());

@@ -35,6 +35,8 @@ ids! {
     STEPPING_DOWN = 21579;
     /// A rollback begins.
     ROLLING_BACK = 21608;
+    /// The data of a shard, in a server that was not started as a shard's.
+    NOT_A_SHARD_SERVER = 22074;
     /// There is no access control.
     NO_ACCESS_CONTROL = 22120;
     /// The process may open few files.
@@ -123,6 +125,8 @@ ids! {
     MEMORY_NOT_WATCHED = 99_000_053;
     /// Operations were ended because memory is short.
     MEMORY_SHORT = 99_000_054;
+    /// A router does not reach its config servers, or reaches them again.
+    CONFIG_SERVERS = 99_000_062;
     /// Two shards have said what cannot both be true of a transaction.
     SHARDS_CONTRADICT = 99_000_060;
     /// The members of a cluster in one process cannot be brought together.

@@ -14,8 +14,11 @@ use crate::part::{Part, Sharded};
 use crate::stop::Stop;
 use crate::target::quoted;
 
-/// The most members that a replica set may have, and of them that vote.
+/// The most members that a replica set may have.
 const MOST_MEMBERS: u32 = 50;
+
+/// The most members that may vote.
+const MOST_VOTERS: u32 = 7;
 
 /// How many servers of each kind a cluster has; without shards it is a set or a single server.
 #[derive(Debug, PartialEq, Eq)]
@@ -94,10 +97,15 @@ pub fn servers(arguments: &UpArgs) -> Result<Vec<(Part, bool)>> {
             (0..all).map(|at| (Part::Set, at >= holding)).collect()
         }
     };
-    let largest =
-        servers.iter().map(|(part, _)| servers.iter().filter(|(other, _)| other == part).count()).max();
+    let of_sets = || servers.iter().filter(|(part, _)| part.is_set());
+    let largest = of_sets().map(|(part, _)| of_sets().filter(|(other, _)| other == part).count()).max();
     if largest.unwrap_or(0) > MOST_MEMBERS as usize {
         return Err(Error::usage(format!("a replica set has at most {MOST_MEMBERS} members")));
+    }
+    if largest.unwrap_or(0) > MOST_VOTERS as usize {
+        return Err(Error::usage(format!(
+            "at most {MOST_VOTERS} members of a replica set vote, and all of these would (--members, --arbiters, --config-servers)"
+        )));
     }
     Ok(servers)
 }

@@ -466,6 +466,10 @@ mod tests {
         for (line, why) in [
             ("--members 0", "at least one"),
             ("--members 51", "at most 50"),
+            ("--members 9", "at most 7"),
+            ("--members 6 --arbiters 2", "at most 7"),
+            ("--shards 2 --members 9", "at most 7"),
+            ("--shards 1 --config-servers 8", "at most 7"),
             ("--standalone --members 2", "single server"),
             ("--standalone --links", "no links"),
             ("--set a", "name=value"),

@@ -213,10 +213,13 @@ impl AddShard<'_> {
                 && matches!(found.get("clusterId"), Some(Value::ObjectId(id)) if id == cluster_id)
         });
         if !same {
+            let text = |field: &str| found.first()?.as_raw().get(field)?.as_str().map(str::to_owned);
             bail!(
                 Code::ILLEGAL_OPERATION,
-                "'{}' is a shard of another cluster, or has another name in this one",
-                self.address
+                "'{}' cannot be added as '{name}': it has been the shard '{}' of the cluster of '{}', and says so in its document 'shardIdentity' in admin.system.version",
+                self.address,
+                text("shardName").unwrap_or_default(),
+                text("configsvrConnectionString").unwrap_or_default()
             );
         }
         Ok(())
@@ -238,7 +241,7 @@ fn same_shard(known: RawDoc<'_>, name: &str, address: &SetAddress) -> Result<Opt
         }
         (false, true) => bail!(
             Code::ILLEGAL_OPERATION,
-            "A shard already exists containing the replica set '{set}': it is named {}",
+            "A shard already exists containing the replica set '{set}': it is named {0}, and cannot be added again as {name} before {0} is removed",
             text("_id")
         ),
     }

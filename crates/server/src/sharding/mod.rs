@@ -41,6 +41,7 @@ mod version;
 mod writing;
 
 pub use guarded::Guarded;
+pub use identity::warn_of_role;
 pub use names::transaction_id;
 pub use placements::{Placed, Placements};
 pub use shard_server::{Fate, Figures, OpenTransactions, ShardServer};

@@ -116,8 +116,8 @@ impl<'a> Asked<'a> {
     ) -> Result<T> {
         if node.sharding().is_none() {
             bail!(
-                Code::SHARDING_STATE_NOT_INITIALIZED,
-                "this server was not started as a shard's (--shardsvr)"
+                Code::NO_SHARDING_ENABLED,
+                "Cannot accept sharding commands if not started with --shardsvr"
             );
         }
         let own = body.iter().next().and_then(|field| field.value().as_str());
@@ -527,13 +527,14 @@ pub fn check(node: &Arc<Node>, body: RawDoc<'_>, _: Interrupt<'_>) -> Result<Doc
     Ok(doc! {})
 }
 
-/// [`name::DESCRIBE`]: the collection of this name, if there is one, and its placement.
+/// [`name::DESCRIBE`]: the collection of this name, if there is one, and its placement; of a view, that it is one.
 pub fn describe(node: &Arc<Node>, body: RawDoc<'_>, _: Interrupt<'_>) -> Result<DocBuf> {
     let namespace = body.iter().next().and_then(|field| field.value().as_str()).unwrap_or_default();
     let view = node.engine().view()?;
-    let Some(collection) = view.collection(namespace).filter(|collection| !collection.is_view()) else {
-        return Ok(doc! {});
-    };
+    let Some(collection) = view.collection(namespace) else { return Ok(doc! {}) };
+    if collection.is_view() {
+        return Ok(doc! { "isView": true });
+    }
     let mut told = description(collection);
     if let Some(placement) = rows::get(&view, PLACEMENTS, uuid_value(collection.uuid.as_bytes()))? {
         told.append("placement", placement.as_raw());

@@ -46,6 +46,7 @@ async fn live(node: &Arc<Node>, settings: &Settings, process: Process) -> Result
     let listeners = listen(node.front())?;
     let engine = open(node, settings)?;
     take_part(node, &engine)?;
+    sheaf_server::sharding::warn_of_role(&engine, node.options.cluster_role);
     node.set_engine(engine.clone());
     watch_memory(node);
     note_start(node);

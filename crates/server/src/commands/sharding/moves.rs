@@ -56,8 +56,8 @@ impl<'a, K: OfMoves> Command<'a, Operation<'a>> for OfMove<K> {
     fn run(self, op: &Operation<'a>) -> Result<Reply> {
         let Some(moves) = op.node().moves() else {
             bail!(
-                Code::SHARDING_STATE_NOT_INITIALIZED,
-                "this server was not started as a shard's (--shardsvr)"
+                Code::NO_SHARDING_ENABLED,
+                "Cannot accept sharding commands if not started with --shardsvr"
             );
         };
         let stop = op.interrupter();

@@ -69,7 +69,7 @@ impl<'a, A: Asked> Command<'a, Operation<'a>> for OfTransaction<A> {
         let Some(sharding) = op.node().sharding() else {
             bail!(
                 Code::SHARDING_STATE_NOT_INITIALIZED,
-                "this server was not started as a shard's (--shardsvr)"
+                "Cannot accept sharding commands if not started with --shardsvr"
             );
         };
         if let Request::Confirm { read_at: time, .. } | Request::Commit { at: time, .. } = &self.request {

@@ -67,6 +67,8 @@ impl Conductor {
                 }
                 Ok(Phase::Over(reply)) => return Ok(reply),
                 Ok(Phase::Refused(error)) => return Err(error),
+                // Somebody has to start that shard anew; then it goes on, without whoever waits here.
+                Err(error) if error.code() == Code::NO_SHARDING_ENABLED => return Err(error),
                 Err(error) => {
                     go_on()?;
                     self.term()?;

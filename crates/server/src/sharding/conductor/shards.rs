@@ -93,6 +93,9 @@ fn of_shard(shard: &str, error: Error) -> Error {
     if sheaf_cluster::is_not_primary(error.code()) {
         return Error::new(Code::HOST_UNREACHABLE, format!("shard {shard}: {}", error.message()));
     }
+    if error.code() == Code::NO_SHARDING_ENABLED {
+        return error.context(format_args!("shard {shard}"));
+    }
     error
 }
 

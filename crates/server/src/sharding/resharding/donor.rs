@@ -19,8 +19,8 @@ fn moves_of(node: &Node) -> Result<&Arc<Moves>> {
     match node.moves() {
         Some(moves) => Ok(moves),
         None => bail!(
-            Code::SHARDING_STATE_NOT_INITIALIZED,
-            "this server was not started as a shard's (--shardsvr)"
+            Code::NO_SHARDING_ENABLED,
+            "Cannot accept sharding commands if not started with --shardsvr"
         ),
     }
 }

@@ -80,6 +80,9 @@ impl Conductor {
             table.as_ref().and_then(|table| table.shards().next().map(|shard| shard.as_str().to_owned()));
         let owner = owner.unwrap_or_else(|| primary.clone());
         let described = self.tell(&owner, &doc! { (name::DESCRIBE): namespace }, go_on)?;
+        if described.as_raw().get("isView").is_some_and(|is| is.truthy()) {
+            bail!(Code::COMMAND_NOT_SUPPORTED_ON_VIEW, "Namespace {namespace} is a view, not a collection");
+        }
         let Some(uuid) = uuid_of(described.as_raw(), "uuid") else {
             bail!(Code::NAMESPACE_NOT_FOUND, "ns {namespace} not found");
         };

@@ -56,8 +56,7 @@ impl Router {
 
     fn tell_of_config_servers(&self, why: &str) {
         let attributes = doc! { "configDB": &self.directory.config().address().to_string(), "reason": why };
-        let text =
-            "No config server can be reached by --configdb (sharding.configDB): clients wait, and this router goes on trying";
+        let text = "No config server can be reached by --configdb (sharding.configDB): clients wait, and this router goes on trying";
         log::warning("SHARDING", ids::CONFIG_SERVERS, "configServers", text, Some(attributes));
     }
 }

@@ -52,8 +52,12 @@ pub fn make_room(node: &Arc<Node>, body: RawDoc<'_>, go_on: Interrupt<'_>) -> Re
                     bail!(
                         Code::CHUNK_RANGE_CLEANUP_PENDING,
                         "the range [{}, {}) of {} was this shard's before, and its documents are not removed yet: that happens orphanCleanupDelaySecs after they have left; cleanupOrphaned on this shard waits for it",
-                        sheaf_bson::document_text(mark.get("min").and_then(|end| end.as_doc()).unwrap_or(RawDoc::EMPTY)),
-                        sheaf_bson::document_text(mark.get("max").and_then(|end| end.as_doc()).unwrap_or(RawDoc::EMPTY)),
+                        sheaf_bson::document_text(
+                            mark.get("min").and_then(|end| end.as_doc()).unwrap_or(RawDoc::EMPTY)
+                        ),
+                        sheaf_bson::document_text(
+                            mark.get("max").and_then(|end| end.as_doc()).unwrap_or(RawDoc::EMPTY)
+                        ),
                         the_move.ns
                     );
                 }

@@ -18,10 +18,9 @@ use crate::sharding::rows;
 fn moves_of(node: &Node) -> Result<&Arc<Moves>> {
     match node.moves() {
         Some(moves) => Ok(moves),
-        None => bail!(
-            Code::NO_SHARDING_ENABLED,
-            "Cannot accept sharding commands if not started with --shardsvr"
-        ),
+        None => {
+            bail!(Code::NO_SHARDING_ENABLED, "Cannot accept sharding commands if not started with --shardsvr")
+        }
     }
 }
 

@@ -5,8 +5,9 @@ use std::net::IpAddr;
 use sheaf_bson::{DocWriter, RawDoc, Value};
 use sheaf_errors::{Code, Result, bail};
 
+use crate::keys::MEMBER_USER;
 use crate::name::{RoleName, UserName};
-use crate::resolve::{Resolved, Roles, read_names, resolve};
+use crate::resolve::{Resolved, Role, Roles, read_names, resolve};
 use crate::restriction::{RestrictionSet, met};
 use crate::scram::{Credential, Mechanism};
 
@@ -58,9 +59,23 @@ impl UserDocument {
         Ok(UserDocument { name, id, credentials, roles: read_names(doc.get("roles"))?, restrictions })
     }
 
-    /// What it proves itself with by this mechanism.
-    pub fn credential(&self, mechanism: Mechanism) -> Option<&Credential> {
-        self.credentials.iter().find(|(of, _)| *of == mechanism).map(|(_, credential)| credential)
+    /// What it proves itself with by this mechanism; more than one, which then have their salt in common, only that of members.
+    pub fn credentials(&self, mechanism: Mechanism) -> impl Iterator<Item = &Credential> {
+        self.credentials.iter().filter(move |(of, _)| *of == mechanism).map(|(_, credential)| credential)
+    }
+
+    /// Whether it can prove itself by this mechanism.
+    pub fn has(&self, mechanism: Mechanism) -> bool {
+        self.credentials(mechanism).next().is_some()
+    }
+}
+
+/// Where nobody has made any.
+struct NoRoles;
+
+impl Roles for NoRoles {
+    fn made(&self, _: &RoleName) -> Result<Option<Role>> {
+        Ok(None)
     }
 }
 
@@ -71,6 +86,8 @@ pub struct Account {
     pub user: UserDocument,
     /// What its roles come to.
     pub resolved: Resolved,
+    /// No document makes a user a member.
+    is_member: bool,
 }
 
 impl Account {
@@ -83,7 +100,23 @@ impl Account {
         if !user.restrictions.is_empty() {
             resolved.restrictions.push(user.restrictions.clone());
         }
-        Ok(Account { user, resolved })
+        Ok(Account { user, resolved, is_member: false })
+    }
+
+    /// The members of the deployment: one user, with these credentials, that may do everything.
+    pub fn of_members(credentials: Vec<(Mechanism, Credential)>) -> Self {
+        let (user, db) = MEMBER_USER;
+        let (name, role) = (UserName::new(user, db), RoleName::new(user, "admin"));
+        let roles = vec![role];
+        let resolved = resolve(&roles, &NoRoles).expect("a built-in role is not read");
+        let user =
+            UserDocument { name, id: None, credentials, roles, restrictions: RestrictionSet::default() };
+        Account { user, resolved, is_member: true }
+    }
+
+    /// Whether it is [that](Account::of_members) of the members.
+    pub fn is_member(&self) -> bool {
+        self.is_member
     }
 
     /// Whether it may come from there.

@@ -7,12 +7,15 @@
 //! - [`server`], [`client`]: the two sides of a SCRAM conversation (RFC 5802, 7677).
 //! - [`Action`], [`Resource`], [`Privileges`]: what may be done, where, and sets of both.
 //! - [`RoleName`], [`builtin`], [`resolve`]: roles, those that every server has, and what a set of roles comes to.
+//! - [`Keys`], [`link`]: by what members of a deployment know each other.
 //! - [`Account`]: a user with everything that its roles come to.
 #![forbid(unsafe_code)]
 
 mod account;
 mod action;
 pub mod builtin;
+mod keys;
+pub mod link;
 mod name;
 mod privilege;
 mod resolve;
@@ -22,6 +25,7 @@ mod scram;
 
 pub use account::{Account, UserDocument};
 pub use action::{Action, ActionSet};
+pub use keys::{Keys, MEMBER_USER};
 pub use name::{RoleName, UserName};
 pub use privilege::{Privilege, Privileges};
 pub use resolve::{Resolved, Role, Roles, closes_circle, resolve};

@@ -210,8 +210,7 @@ impl FromStr for ConnectionString {
                 user.split_once(':').ok_or_else(|| refuse("a user needs a password: user:password@"))?;
             let decode = |text| percent_decode(text).ok_or_else(|| refuse("bad user or password"));
             let source = source.or_else(|| parsed.db.clone()).unwrap_or_else(|| "admin".to_owned());
-            parsed.credentials =
-                Some(Credentials { user: decode(user)?, password: decode(password)?, source });
+            parsed.credentials = Some(Credentials::new(decode(user)?, decode(password)?, source));
         }
         parsed.direct = direct.unwrap_or(false);
         if parsed.direct && parsed.hosts.len() > 1 {

@@ -1,11 +1,15 @@
 //! Logging in: SCRAM-SHA-256 (RFC 5802, RFC 7677), the default of MongoDB.
 
+use std::collections::HashMap;
 use std::fmt;
+use std::sync::Arc;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use hmac::{Hmac, KeyInit, Mac};
+use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
+use sheaf_auth::{Keys, MEMBER_USER};
 use sheaf_bson::{Binary, Value, doc};
 
 use super::Connection;
@@ -20,6 +24,59 @@ pub struct Credentials {
     pub password: String,
     /// Database that knows the user: `authSource`, or else the one that the connection string names.
     pub source: String,
+    /// Passwords to try if that one is refused: another key, while keys are changed.
+    pub others: Vec<String>,
+    /// Whether a server that refuses all of them is spoken to by nobody in particular.
+    pub optional: bool,
+    /// What was derived of a password last, for who logs in often.
+    pub(super) derived: Derived,
+}
+
+impl Credentials {
+    /// Of this user of a database.
+    pub fn new(user: impl Into<String>, password: impl Into<String>, source: impl Into<String>) -> Self {
+        let (user, password, source) = (user.into(), password.into(), source.into());
+        let derived = Derived::default();
+        Credentials { user, password, source, others: Vec::new(), optional: false, derived }
+    }
+
+    /// Of a member of a deployment with these keys.
+    pub fn of_members(keys: &Keys, optional: bool) -> Self {
+        let (user, source) = MEMBER_USER;
+        let mut keys = keys.iter().map(str::to_owned);
+        let first = keys.next().unwrap_or_default();
+        Credentials { others: keys.collect(), optional, ..Credentials::new(user, first, source) }
+    }
+}
+
+/// What was derived of a password, by that password, its salt and the rounds; each server has its own salt.
+#[derive(Clone, Default)]
+pub(super) struct Derived(Arc<Mutex<HashMap<(String, Vec<u8>, u32), Hash>>>);
+
+/// Servers whose salts are remembered; with one more it begins anew.
+const DERIVED_MOST: usize = 256;
+
+impl Derived {
+    fn salted(&self, password: &str, salt: &[u8], rounds: u32) -> Hash {
+        let key = (password.to_owned(), salt.to_vec(), rounds);
+        if let Some(known) = self.0.lock().get(&key) {
+            return *known;
+        }
+        let hash = salted(password, salt, rounds);
+        let mut known = self.0.lock();
+        if known.len() >= DERIVED_MOST {
+            known.clear();
+        }
+        known.insert(key, hash);
+        hash
+    }
+}
+
+/// It only saves time.
+impl PartialEq for Derived {
+    fn eq(&self, _: &Derived) -> bool {
+        true
+    }
 }
 
 impl fmt::Debug for Credentials {
@@ -59,6 +116,7 @@ struct Scram {
     first: String,
     nonce: String,
     password: String,
+    derived: Derived,
 }
 
 /// What is sent last, and what the server must answer to it.
@@ -68,9 +126,10 @@ struct Final {
 }
 
 impl Scram {
-    fn new(credentials: &Credentials, nonce: String) -> Scram {
+    fn new(credentials: &Credentials, password: &str, nonce: String) -> Scram {
         let user = credentials.user.replace('=', "=3D").replace(',', "=2C");
-        Scram { first: format!("n={user},r={nonce}"), nonce, password: credentials.password.clone() }
+        let (password, derived) = (password.to_owned(), credentials.derived.clone());
+        Scram { first: format!("n={user},r={nonce}"), nonce, password, derived }
     }
 
     /// Answers the server's first message.
@@ -84,7 +143,7 @@ impl Scram {
         if !nonce.starts_with(&self.nonce) || !(LEAST_ROUNDS..=MOST_ROUNDS).contains(&rounds) {
             return Err(wrong());
         }
-        let salted = salted(&self.password, &salt, rounds);
+        let salted = self.derived.salted(&self.password, &salt, rounds);
         let client_key = mac(&salted, b"Client Key");
         let without_proof = format!("c=biws,r={nonce}");
         let conversation = format!("{},{server},{without_proof}", self.first);
@@ -102,9 +161,28 @@ impl Scram {
 
 /// Logs a new connection in.
 pub(super) fn log_in(connection: &mut Connection, credentials: &Credentials) -> Result<()> {
+    let mut logged_in = log_in_by(connection, credentials, &credentials.password);
+    for other in &credentials.others {
+        match logged_in {
+            Err(Error::Server(error)) if error.code == AUTHENTICATION_FAILED => {
+                logged_in = log_in_by(connection, credentials, other);
+            }
+            _ => break,
+        }
+    }
+    match logged_in {
+        Err(Error::Server(error)) if credentials.optional && error.code == AUTHENTICATION_FAILED => Ok(()),
+        logged_in => logged_in,
+    }
+}
+
+/// The code of the error that says that a password is wrong.
+const AUTHENTICATION_FAILED: i32 = 18;
+
+fn log_in_by(connection: &mut Connection, credentials: &Credentials, password: &str) -> Result<()> {
     let db = credentials.source.as_str();
     let nonce: [u8; 24] = rand::random();
-    let scram = Scram::new(credentials, BASE64.encode(nonce));
+    let scram = Scram::new(credentials, password, BASE64.encode(nonce));
     let first = format!("n,,{}", scram.first);
     let start = doc! {
         "saslStart": 1, "mechanism": "SCRAM-SHA-256", "payload": payload(&first),
@@ -147,9 +225,8 @@ mod tests {
         "r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096";
 
     fn scram() -> Scram {
-        let credentials =
-            Credentials { user: "user".into(), password: "pencil".into(), source: "admin".into() };
-        Scram::new(&credentials, "rOprNGfwEbeRWgbNEkqO".into())
+        let credentials = Credentials::new("user", "pencil", "admin");
+        Scram::new(&credentials, &credentials.password, "rOprNGfwEbeRWgbNEkqO".into())
     }
 
     #[test]
@@ -174,9 +251,8 @@ mod tests {
 
     #[test]
     fn passwords_are_not_shown() {
-        let credentials = Credentials { user: "u".into(), password: "secret".into(), source: "db".into() };
-        assert_eq!(format!("{credentials:?}"), "u@db");
-        let odd = Credentials { user: "a=b,c".into(), ..credentials };
-        assert!(Scram::new(&odd, "x".into()).first.starts_with("n=a=3Db=2Cc,"));
+        assert_eq!(format!("{:?}", Credentials::new("u", "secret", "db")), "u@db");
+        let odd = Credentials::new("a=b,c", "secret", "db");
+        assert!(Scram::new(&odd, "secret", "x".into()).first.starts_with("n=a=3Db=2Cc,"));
     }
 }

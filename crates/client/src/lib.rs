@@ -22,6 +22,7 @@ mod connection;
 mod cursor;
 pub mod dial;
 pub mod error;
+mod membership;
 pub mod pool;
 mod select;
 mod session;
@@ -38,6 +39,7 @@ pub use batch::{WriteBatch, Written};
 pub use concern::{W, WriteConcern};
 pub use connection::{Connection, Message, Role};
 pub use cursor::Cursor;
+pub use membership::Membership;
 pub use session::{TransactionOptions, commit_is_unknown};
 
 pub use error::{Error, Result, ServerError};

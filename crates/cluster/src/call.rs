@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sheaf_bson::{DocBuf, RawDoc};
-use sheaf_client::{Connection, ConnectionString, Message};
+use sheaf_client::{Connection, Message};
 use sheaf_errors::{Code, Error, Result};
 
 use crate::failure::{is_not_primary, unreachable};
@@ -107,7 +107,7 @@ impl Call {
     pub fn send_to(set: &Arc<ReplicaSet>, host: &str, message: &mut Message) -> sheaf_client::Result<Call> {
         let mut connection = match set.pool.take(host) {
             Some(kept) => kept,
-            None => open(host)?,
+            None => open(set, host)?,
         };
         connection.send(message)?;
         Ok(Call { set: set.clone(), host: host.to_owned(), connection })
@@ -205,8 +205,8 @@ fn not_primary(reply: RawDoc<'_>) -> Option<Error> {
     is_not_primary(code).then(|| Error::new(code, text))
 }
 
-fn open(host: &str) -> sheaf_client::Result<Connection> {
-    let mut to = ConnectionString::direct(host);
+fn open(set: &ReplicaSet, host: &str) -> sheaf_client::Result<Connection> {
+    let mut to = set.membership.direct(host);
     to.connect_timeout = CONNECT;
     let mut connection = Connection::open(host, &to)?;
     connection.set_patience(ASK, WRITE)?;

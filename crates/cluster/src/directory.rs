@@ -205,7 +205,10 @@ impl Directory {
             let set = match known.by_name.get(name) {
                 Some(known) => known.set.clone(),
                 None if name == CONFIG_SHARD => self.config.clone(),
-                None => ReplicaSet::of_shard(&host.parse::<SetAddress>()?, self.look()),
+                None => {
+                    let address = host.parse::<SetAddress>()?;
+                    ReplicaSet::of_shard(&address, &self.config.membership, self.look())
+                }
             };
             let draining = entry.get("draining").is_some_and(|draining| draining.truthy());
             let name: Arc<str> = name.into();

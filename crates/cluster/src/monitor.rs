@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use sheaf_bson::{DocBuf, RawDoc, Value, doc};
-use sheaf_client::{Connection, ConnectionString, Message, Role};
+use sheaf_client::{Connection, Message, Role};
 
 use crate::failure::error_in;
 use crate::set::{HEARTBEAT as AWAIT, Member, ReplicaSet};
@@ -49,7 +49,8 @@ fn watch(set: &Weak<ReplicaSet>, host: &str) {
 
 /// Asks again and again until the connection breaks. Whether the member has answered at all.
 fn follow(set: &Weak<ReplicaSet>, host: &str) -> bool {
-    let mut to = ConnectionString::direct(host);
+    let Some(membership) = set.upgrade().map(|set| set.membership.clone()) else { return false };
+    let mut to = membership.direct(host);
     to.connect_timeout = PATIENCE;
     let Ok(mut connection) = Connection::open(host, &to) else { return false };
     if connection.set_patience(LOOK, PATIENCE).is_err() {

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 use rand::seq::IndexedRandom;
 use sheaf_bson::DocBuf;
-use sheaf_client::Role;
 use sheaf_client::pool::Pool;
+use sheaf_client::{Membership, Role};
 use sheaf_errors::{Code, Error, Result, bail};
 
 use crate::address::SetAddress;
@@ -59,6 +59,8 @@ pub struct ReplicaSet {
     name: String,
     /// Of a shard that a directory has told of.
     look: Option<Look>,
+    /// As what its members are dialled.
+    pub(crate) membership: Membership,
     state: Mutex<State>,
     changed: Condvar,
     /// Connections to its members.
@@ -84,20 +86,21 @@ struct State {
 
 impl ReplicaSet {
     /// The set at this address. Nothing is asked before its members have answered; who needs one waits.
-    pub fn new(address: &SetAddress) -> Arc<ReplicaSet> {
-        ReplicaSet::with(address, None)
+    pub fn new(address: &SetAddress, membership: &Membership) -> Arc<ReplicaSet> {
+        ReplicaSet::with(address, membership, None)
     }
 
     /// The same of a shard; who waits for one of its members in vain has the directory looked at.
-    pub(crate) fn of_shard(address: &SetAddress, look: Look) -> Arc<ReplicaSet> {
-        ReplicaSet::with(address, Some(look))
+    pub(crate) fn of_shard(address: &SetAddress, membership: &Membership, look: Look) -> Arc<ReplicaSet> {
+        ReplicaSet::with(address, membership, Some(look))
     }
 
-    fn with(address: &SetAddress, look: Option<Look>) -> Arc<ReplicaSet> {
+    fn with(address: &SetAddress, membership: &Membership, look: Option<Look>) -> Arc<ReplicaSet> {
         let members = address.hosts.iter().map(|host| (host.clone(), None)).collect();
         let set = Arc::new(ReplicaSet {
             name: address.name.clone(),
             look,
+            membership: membership.clone(),
             state: Mutex::new(State { members, ..State::default() }),
             changed: Condvar::new(),
             pool: Pool::keeping(KEPT),

@@ -4,8 +4,13 @@ use std::sync::Arc;
 
 use rand::Rng;
 use sheaf_auth::server::Challenge;
-use sheaf_auth::{Account, Action, ActionSet, RoleName, Target, UserName};
+use sheaf_auth::{
+    Account, Action, ActionSet, Credential, Keys, MEMBER_USER, Mechanism, RoleName, Target, UserName,
+    legacy_digest,
+};
 use sheaf_errors::Result;
+
+use crate::params::Parameters;
 
 /// The users that a role knows.
 pub trait Accounts: Send + Sync {
@@ -26,15 +31,58 @@ pub struct Access {
     pub enabled: bool,
     /// Of which credentials of users are made that there are not.
     pub(crate) secret: [u8; 32],
+    /// By what members of the deployment know each other.
+    keys: Option<Keys>,
+    /// As whom they log in by MongoDB's protocol.
+    members: Option<Arc<Account>>,
 }
 
 impl Access {
-    /// With this setting, and a secret of its own.
-    pub fn new(enabled: bool) -> Self {
+    /// With these settings, and a secret of its own.
+    pub fn new(enabled: bool, keys: Option<Keys>, parameters: &Parameters) -> Self {
         let mut secret = [0; 32];
         rand::rng().fill_bytes(&mut secret);
-        Access { enabled, secret }
+        let members = keys.as_ref().map(|keys| Arc::new(Account::of_members(credentials(keys, parameters))));
+        Access { enabled, secret, keys, members }
     }
+
+    /// By what members of the deployment know each other, if they do.
+    pub fn keys(&self) -> Option<&Keys> {
+        self.keys.as_ref()
+    }
+
+    /// The user that all members are, if it is this one.
+    pub(crate) fn members(&self, name: &UserName) -> Option<Arc<Account>> {
+        self.members.as_ref().filter(|members| members.user.name == *name).cloned()
+    }
+}
+
+/// How often the hash of a new password is applied.
+pub fn iterations(parameters: &Parameters, mechanism: Mechanism) -> u32 {
+    let name = match mechanism {
+        Mechanism::Sha1 => "scramIterationCount",
+        Mechanism::Sha256 => "scramSHA256IterationCount",
+    };
+    parameters.int(name) as u32
+}
+
+/// What members prove themselves with: of all keys, with a salt in common.
+fn credentials(keys: &Keys, parameters: &Parameters) -> Vec<(Mechanism, Credential)> {
+    let mut all = Vec::new();
+    for mechanism in Mechanism::ALL {
+        let mut salt = vec![0; mechanism.salt_bytes()];
+        rand::rng().fill_bytes(&mut salt);
+        let iterations = iterations(parameters, mechanism);
+        for key in keys.iter() {
+            // Base64 is what SASLprep makes of it.
+            let prepared = match mechanism {
+                Mechanism::Sha1 => legacy_digest(MEMBER_USER.0, key),
+                Mechanism::Sha256 => key.to_owned(),
+            };
+            all.push((mechanism, Credential::derive(mechanism, &prepared, salt.clone(), iterations)));
+        }
+    }
+    all
 }
 
 /// What a connection has said and proved of its client.
@@ -100,9 +148,9 @@ impl Rights {
         Rights(Held::Everything)
     }
 
-    /// What this user may do.
+    /// What this user may do. Members do whatever they do for others, whom they have asked who they are.
     pub fn of(account: Arc<Account>) -> Self {
-        Rights(Held::Account(account))
+        Rights(if account.is_member() { Held::Everything } else { Held::Account(account) })
     }
 
     /// What somebody may do before there is any user.

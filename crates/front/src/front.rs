@@ -8,6 +8,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
 use sheaf_bson::ObjectId;
+use sheaf_client::Membership;
 use sheaf_errors::{Code, Error};
 use sheaf_meter::Process;
 use tokio::sync::Notify;
@@ -35,6 +36,8 @@ pub struct Front {
     pub parameters: Parameters,
     /// Who may do what.
     pub access: Access,
+    /// As what others of the deployment are dialled.
+    pub membership: Membership,
     /// The memory that operations use.
     pub memory: Arc<Process>,
     /// Fail points.
@@ -83,7 +86,8 @@ impl Front {
             parameters.set_at_start(name, value)?;
             parameters.apply(name);
         }
-        let access = Access::new(options.authorization);
+        let access = Access::new(options.authorization, options.keys.clone(), &parameters);
+        let membership = Membership::new(access.keys(), options.transition_to_auth);
         let mut commands: Vec<_> = commands.collect();
         commands.sort_by_key(|command| command.name);
         let command_counts = commands.iter().map(|command| (command.name, CommandCount::default())).collect();
@@ -98,6 +102,7 @@ impl Front {
             busy: BusyConnections::new(options.busy_threads),
             options,
             clock: Clock,
+            membership,
             access,
             memory,
             parameters,

@@ -26,6 +26,10 @@ pub struct FrontOptions {
     pub compressors: Vec<sheaf_wire::Compressor>,
     /// Whether clients must prove who they are, and may do only what they were granted (`--auth`).
     pub authorization: bool,
+    /// By what members of the deployment know each other (`--keyFile`).
+    pub keys: Option<sheaf_auth::Keys>,
+    /// Whether members and clients are taken, too, that prove nothing, while others get their keys.
+    pub transition_to_auth: bool,
     /// `--setParameter`s, in order.
     pub parameters: Vec<(String, String)>,
     /// The command line, for `getCmdLineOpts`.
@@ -55,6 +59,8 @@ impl Default for FrontOptions {
                 sheaf_wire::Compressor::Zlib,
             ],
             authorization: false,
+            keys: None,
+            transition_to_auth: false,
             parameters: Vec::new(),
             argv: Vec::new(),
             parsed: sheaf_bson::DocBuf::new(),

@@ -8,6 +8,7 @@ use sheaf_auth::{Account, Credential, Mechanism, UserName};
 use sheaf_bson::{Binary, DocWriter, RawDoc, Value, doc};
 use sheaf_errors::{Code, Error, Result, bail};
 
+pub use crate::access::iterations;
 use crate::access::{Conversation, Login, Step};
 use crate::params::Parameters;
 use crate::request::Request;
@@ -69,15 +70,17 @@ impl<'a> Start<'a> {
         let account =
             find(request, &user).map_err(|error| refuse(request, mechanism.name(), &user, &error))?;
         // Whoever there is not, or not with this mechanism, is asked for a proof like anyone else.
-        let own = account.as_ref().and_then(|account| account.user.credential(mechanism)).cloned();
-        let known = own.is_some();
-        let credential = own.unwrap_or_else(|| {
+        let own = account.iter().flat_map(|account| account.user.credentials(mechanism));
+        let mut credentials: Vec<_> = own.cloned().collect();
+        let known = !credentials.is_empty();
+        if !known {
             let iterations = iterations(&request.front.parameters, mechanism);
-            Credential::of_nobody(mechanism, &request.front.access.secret, &user.to_string(), iterations)
-        });
+            let secret = &request.front.access.secret;
+            credentials.push(Credential::of_nobody(mechanism, secret, &user.to_string(), iterations));
+        }
         let mut nonce = [0; server::NONCE_BYTES];
         rand::rng().fill_bytes(&mut nonce);
-        let (challenge, payload) = first.challenge(mechanism, credential, known, &nonce);
+        let (challenge, payload) = first.challenge(mechanism, credentials, known, &nonce);
         let mut access = request.client.access.lock();
         access.conversations = access.conversations.wrapping_add(1);
         let id = access.conversations;
@@ -129,6 +132,9 @@ pub fn go_on(request: &Request<'_>, id: i32, payload: &[u8]) -> Result<Answer> {
 }
 
 fn find(request: &Request<'_>, user: &UserName) -> Result<Option<Arc<Account>>> {
+    if let Some(members) = request.front.access.members(user) {
+        return Ok(Some(members));
+    }
     match request.role.accounts() {
         Some(accounts) => accounts.account(user),
         None => Ok(None),
@@ -157,7 +163,7 @@ fn log_in(request: &Request<'_>, mechanism: &str, user: &UserName) -> Result<()>
     access.login = Some(Login { name: user.clone(), id: account.user.id });
     drop(access);
     let attributes = doc! {
-        "client": &request.client.remote_text(), "isSpeculative": false, "isClusterMember": false,
+        "client": &request.client.remote_text(), "isSpeculative": false, "isClusterMember": account.is_member(),
         "mechanism": mechanism, "user": &user.user, "db": &user.db, "result": 0,
     };
     let context = request.client.context();
@@ -195,15 +201,6 @@ pub fn enabled(parameters: &Parameters) -> Vec<Mechanism> {
     list.split(',').filter_map(|name| Mechanism::from_name(name.trim())).collect()
 }
 
-/// How often the hash of a new password is applied.
-pub fn iterations(parameters: &Parameters, mechanism: Mechanism) -> u32 {
-    let name = match mechanism {
-        Mechanism::Sha1 => "scramIterationCount",
-        Mechanism::Sha256 => "scramSHA256IterationCount",
-    };
-    parameters.int(name) as u32
-}
-
 /// What `saslSupportedMechs` asks for: the mechanisms of the user `db.name`. One that there is not has all of them.
 ///
 /// Errors: `BadValue`; those of reading users.
@@ -214,7 +211,7 @@ pub fn supported(request: &Request<'_>, user: &str) -> Result<Vec<Mechanism>> {
     let mut mechanisms = enabled(&request.front.parameters);
     mechanisms.sort_unstable_by(|a, b| b.cmp(a));
     if let Some(account) = find(request, &UserName::new(name, db))? {
-        mechanisms.retain(|mechanism| account.user.credential(*mechanism).is_some());
+        mechanisms.retain(|mechanism| account.user.has(*mechanism));
     }
     Ok(mechanisms)
 }

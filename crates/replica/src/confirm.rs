@@ -1,6 +1,7 @@
 //! Whether the member that a link claims to come from has opened it.
 //!
-//! There are no keys yet, so a member is known by its address in the configuration. Whoever opens a link gives it a number
+//! A member is known by its address in the configuration; that it has the deployment's key, if there is one, was proved before
+//! ([`crate::secured`]), but all have the same. Whoever opens a link gives it a number
 //! that is hard to guess; before anything of the link is read, the receiver dials the address under which it knows the sender,
 //! as it would to send to it, and asks whether that number is one of its own:
 //!
@@ -24,12 +25,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use sheaf_auth::Keys;
+use sheaf_auth::link::seal::Sealer;
 use sheaf_bson::RawDoc;
-use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 
-use crate::protocol::{Hello, MAGIC, Nonce, put, read_short};
+use crate::protocol::{Hello, MAGIC, Nonce, put};
+use crate::secured::{self, Incoming, Secrets};
 
 /// How long an answer may take, the connection included.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -60,21 +63,22 @@ pub struct Confirmations {
     confirmed: Mutex<HashSet<(Arc<str>, Nonce)>>,
     asking: Semaphore,
     asking_strangers: Semaphore,
+    secrets: Secrets,
     named: Mutex<Option<std::time::Instant>>,
 }
 
-impl Default for Confirmations {
-    fn default() -> Confirmations {
+impl Confirmations {
+    /// Of a member with this key.
+    pub fn new(secrets: Secrets) -> Confirmations {
         Confirmations {
+            secrets,
             confirmed: Mutex::default(),
             asking: Semaphore::new(ASKING_MAX),
             asking_strangers: Semaphore::new(ASKING_STRANGERS_MAX),
             named: Mutex::default(),
         }
     }
-}
 
-impl Confirmations {
     /// Whether the member at `host`, dialled at `address`, has opened the link of this number to the member `by`, which is
     /// this one.
     pub async fn ask(
@@ -91,12 +95,17 @@ impl Confirmations {
         let turn = if stranger { &self.asking_strangers } else { &self.asking };
         let Ok(_turn) = turn.acquire().await else { return Answer::None };
         let question = Hello::Question { set: set.to_owned(), nonce, by };
-        let asked = tokio::time::timeout(PATIENCE, ask(address, set, &question)).await;
-        let answer = match asked {
-            Ok(Ok(true)) => Answer::Yes,
-            Ok(Ok(false)) => Answer::No,
-            Ok(Err(_)) | Err(_) => Answer::None,
-        };
+        let mut answer = Answer::None;
+        for keys in self.secrets.to_dial_with() {
+            answer = match tokio::time::timeout(PATIENCE, ask(address, keys, set, &question)).await {
+                Ok(Ok(true)) => Answer::Yes,
+                Ok(Ok(false)) => Answer::No,
+                Ok(Err(_)) | Err(_) => Answer::None,
+            };
+            if answer != Answer::None {
+                break;
+            }
+        }
         if answer == Answer::Yes {
             let mut confirmed = self.confirmed.lock();
             if confirmed.len() >= CONFIRMED_MAX {
@@ -118,13 +127,17 @@ impl Confirmations {
     }
 }
 
-async fn ask(address: &str, set: &str, question: &Hello) -> io::Result<bool> {
+async fn ask(address: &str, keys: Option<&Keys>, set: &str, question: &Hello) -> io::Result<bool> {
     let mut stream = TcpStream::connect(address).await?;
     stream.set_nodelay(true)?;
-    let mut bytes = MAGIC.to_vec();
+    let (mut sealer, opener) = match secured::dial(&mut stream, keys, MAGIC).await? {
+        Some(session) => (Some(session.seal), Some(session.open)),
+        None => (None, None),
+    };
+    let mut bytes = Vec::new();
     put(&mut bytes, question.encode().as_bytes());
-    stream.write_all(&bytes).await?;
-    let answer = read_short(&mut stream).await?;
+    secured::send(&mut stream, sealer.as_mut(), &bytes).await?;
+    let answer = Incoming::new(stream, opener).short().await?;
     sheaf_bson::validate(&answer, 4).map_err(|_| io::Error::from(io::ErrorKind::InvalidData))?;
     let answer = RawDoc::new(&answer);
     let same_set = answer.get("set").and_then(|v| v.as_str()) == Some(set);
@@ -132,10 +145,15 @@ async fn ask(address: &str, set: &str, question: &Hello) -> io::Result<bool> {
 }
 
 /// Answers a question.
-pub async fn answer(stream: &mut TcpStream, set: &str, ok: bool) -> io::Result<()> {
+pub async fn answer(
+    stream: &mut TcpStream,
+    sealer: Option<&mut Sealer>,
+    set: &str,
+    ok: bool,
+) -> io::Result<()> {
     let mut bytes = Vec::new();
     put(&mut bytes, sheaf_bson::doc! { "ok": ok, "set": set }.as_bytes());
-    stream.write_all(&bytes).await
+    secured::send(stream, sealer, &bytes).await
 }
 
 #[cfg(test)]
@@ -154,13 +172,14 @@ mod tests {
                 let (mut stream, _) = listener.accept().await.unwrap();
                 let mut magic = [0; 4];
                 stream.read_exact(&mut magic).await.unwrap();
-                let hello = Hello::decode(&read_short(&mut stream).await.unwrap()).unwrap();
+                let mut incoming = Incoming::new(stream, None);
+                let hello = Hello::decode(&incoming.short().await.unwrap()).unwrap();
                 let Hello::Question { nonce, set, by } = hello else { panic!("{hello:?}") };
                 assert_eq!(by, Some(7));
-                answer(&mut stream, &set, nonce == [1; 16]).await.unwrap();
+                answer(incoming.stream(), None, &set, nonce == [1; 16]).await.unwrap();
             }
         });
-        let known = Confirmations::default();
+        let known = Confirmations::new(Secrets::default());
         let ask = |nonce| known.ask(("rs", Some(7)), (&host, address.as_str()), nonce, false);
         assert_eq!(ask([2; 16]).await, Answer::No);
         assert_eq!(ask([1; 16]).await, Answer::Yes);

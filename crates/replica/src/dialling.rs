@@ -12,12 +12,17 @@ use crate::Replica;
 use crate::errors::Lost;
 use crate::links::{Begun, Link, TOGETHER};
 use crate::protocol::{Hello, MAGIC, put};
+use crate::receiving::refuse;
+use crate::secured::{self, Secrets};
 
 /// How long a connection may take to come about.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(2);
 
 /// A connection on which nothing is acknowledged for so long is given up, and dialled anew.
 const UNANSWERED: Duration = Duration::from_secs(5);
+
+/// How long the proof of both sides may take.
+const PROOF_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Pause after a link broke.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -93,14 +98,25 @@ async fn run(replica: Weak<Replica>, host: Arc<str>, to: String, link: Arc<Link>
 }
 
 async fn serve(replica: &Weak<Replica>, to: &str, link: &Link) -> io::Result<()> {
-    let stream = Arc::new(dial_async(to, CONNECT_PATIENCE, UNANSWERED).await?);
-    let Some(replica) = replica.upgrade() else { return Ok(()) };
+    let mut stream = dial_async(to, CONNECT_PATIENCE, UNANSWERED).await?;
+    let Some(secrets) = replica.upgrade().map(|replica| Secrets::of(&replica.front)) else { return Ok(()) };
+    // Where others may have no key yet, each way is tried in its turn.
+    let ways: Vec<_> = secrets.to_dial_with().collect();
+    let keys = ways[link.dialled.fetch_add(1, Ordering::Relaxed) % ways.len()];
+    let proving = secured::dial(&mut stream, keys, MAGIC);
+    let session = tokio::time::timeout(PROOF_PATIENCE, proving).await.map_err(io::Error::from)?;
+    let (stream, Some(replica)) = (Arc::new(stream), replica.upgrade()) else { return Ok(()) };
+    let session = session.inspect_err(|error| {
+        if error.kind() == io::ErrorKind::PermissionDenied {
+            refuse(&replica, to, &error.to_string());
+        }
+    })?;
     let host = Arc::from(replica.own_address());
     let hello = Hello::Link { set: replica.set_name().to_owned(), host, nonce: link.nonce };
     drop(replica);
-    let mut buffer = MAGIC.to_vec();
-    put(&mut buffer, hello.encode().as_bytes());
-    link.begin(stream.clone(), buffer);
+    let mut greeting = Vec::new();
+    put(&mut greeting, hello.encode().as_bytes());
+    link.begin(stream.clone(), session.map(|session| session.seal), &greeting);
     let mut nothing = [0; 16];
     loop {
         tokio::select! {

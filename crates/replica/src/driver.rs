@@ -40,6 +40,7 @@ use crate::locked::Locked;
 use crate::memory::Memory;
 use crate::process::spawn;
 use crate::replica::{Host, Job, Replica};
+use crate::secured::Secrets;
 use crate::sequencer::to_core;
 use crate::state::StateFile;
 use crate::strangers::Strangers;
@@ -101,7 +102,7 @@ impl Replica {
             links: OnceLock::new(),
             kept: Mutex::new(memory.share()),
             memory,
-            confirmations: Confirmations::default(),
+            confirmations: Confirmations::new(Secrets::of(front)),
             strangers: Strangers::default(),
             initial_sync: InitialSync::open(dbpath),
             jobs,

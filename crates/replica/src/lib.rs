@@ -4,7 +4,7 @@
 //!   `asking`, who is who in `addresses`.
 //! - `driver` performs the effects of the core, `sequencer` orders the commits of storage.
 //! - `links` is what waits to be sent to other members, `dialling` the connections to them, `receiving` those from them;
-//!   `protocol` how each begins, `confirm` how members know each other.
+//!   `protocol` how each begins, `secured` how members prove that they have the key, `confirm` how they know each other.
 //! - `state` is what must never be forgotten.
 //! - `errors` is what is done about errors.
 //! - `rollback` keeps writes that the set has not kept; `initial_sync` copies another member's data.
@@ -28,6 +28,7 @@ pub mod protocol;
 pub mod receiving;
 mod replica;
 mod rollback;
+mod secured;
 mod sequencer;
 mod state;
 mod strangers;

@@ -9,10 +9,11 @@
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use sheaf_auth::link::seal::Sealer;
 use sheaf_repl::Envelope;
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
@@ -114,7 +115,7 @@ impl Links {
     /// Forgets the link to this address; nothing is connected any more.
     pub fn forget(&self, host: &str) {
         if let Some(link) = self.links.lock().remove(host) {
-            link.writer.lock().begin(None, Vec::new());
+            link.writer.lock().begin(None, None, &[]);
         }
     }
 
@@ -223,6 +224,8 @@ impl Waiting {
 pub struct Link {
     /// By which the other side can ask whether it is this process's.
     pub nonce: Nonce,
+    /// How often it was dialled.
+    pub dialled: AtomicUsize,
     /// Whether the link leads to none of the configuration's addresses.
     pub stranger: AtomicBool,
     waiting: Mutex<Waiting>,
@@ -239,6 +242,10 @@ pub struct Link {
 #[derive(Default)]
 struct Writer {
     stream: Option<Arc<TcpStream>>,
+    /// Of a connection whose ends have proved themselves.
+    sealer: Option<Sealer>,
+    /// Encoded, and to be sealed.
+    plain: Vec<u8>,
     /// Encoded, from `written` on still to be written.
     buffer: Vec<u8>,
     written: usize,
@@ -247,8 +254,8 @@ struct Writer {
 
 impl Link {
     /// A connection is there, on which `greeting` goes first.
-    pub fn begin(&self, stream: Arc<TcpStream>, greeting: Vec<u8>) {
-        self.writer.lock().begin(Some(stream), greeting);
+    pub fn begin(&self, stream: Arc<TcpStream>, sealer: Option<Sealer>, greeting: &[u8]) {
+        self.writer.lock().begin(Some(stream), sealer, greeting);
         self.flush();
     }
 
@@ -259,7 +266,7 @@ impl Link {
 
     /// The connection has ended; what waited for it is lost with it.
     pub fn end(&self) {
-        self.writer.lock().begin(None, Vec::new());
+        self.writer.lock().begin(None, None, &[]);
         self.broken.store(false, Ordering::Release);
         self.waiting.lock().clear();
         self.later.store(false, Ordering::Release);
@@ -331,14 +338,26 @@ impl Writer {
             if envelope.brings_entries() {
                 *link.fed.lock() = Some(Instant::now());
             }
-            put(&mut self.buffer, &envelope.encode());
+            match &mut self.sealer {
+                None => put(&mut self.buffer, &envelope.encode()),
+                Some(sealer) => {
+                    put(&mut self.plain, &envelope.encode());
+                    sealer.seal(&self.plain, &mut self.buffer);
+                    self.plain.clear();
+                    self.plain.shrink_to(BUFFER_BYTES);
+                }
+            }
         }
-        self.share.set(self.buffer.capacity());
+        self.share.set(self.buffer.capacity() + self.plain.capacity());
     }
 
     /// Without a connection, or with another one.
-    fn begin(&mut self, stream: Option<Arc<TcpStream>>, buffer: Vec<u8>) {
-        (self.stream, self.buffer, self.written) = (stream, buffer, 0);
+    fn begin(&mut self, stream: Option<Arc<TcpStream>>, sealer: Option<Sealer>, greeting: &[u8]) {
+        (self.stream, self.sealer, self.buffer, self.written) = (stream, sealer, Vec::new(), 0);
+        match &mut self.sealer {
+            Some(sealer) => sealer.seal(greeting, &mut self.buffer),
+            None => self.buffer.extend_from_slice(greeting),
+        }
         self.share.set(self.buffer.capacity());
     }
 }

@@ -2,12 +2,9 @@
 //!
 //! What a link says of itself, and what is asked about it, is told in [`crate::confirm`].
 
-use std::io;
 use std::sync::Arc;
 
 use sheaf_bson::{Binary, DocBuf, RawDoc, Value};
-use tokio::io::AsyncReadExt;
-use tokio::net::TcpStream;
 
 /// The first word on a link: read as a message's length it would be above the largest allowed.
 pub const MAGIC: [u8; 4] = *b"ShMb";
@@ -109,19 +106,6 @@ pub fn put(out: &mut Vec<u8>, bytes: &[u8]) {
     assert!(bytes.len() <= MESSAGE_BYTES_MAX, "a frame of {} bytes, which nobody reads", bytes.len());
     out.extend_from_slice(&(bytes.len() as u32).to_le_bytes());
     out.extend_from_slice(bytes);
-}
-
-/// Reads a frame that cannot be long.
-pub async fn read_short(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
-    let mut length = [0; 4];
-    stream.read_exact(&mut length).await?;
-    let length = u32::from_le_bytes(length) as usize;
-    if length > GREETING_BYTES_MAX {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, "a greeting is too long"));
-    }
-    let mut bytes = vec![0; length];
-    stream.read_exact(&mut bytes).await?;
-    Ok(bytes)
 }
 
 #[cfg(test)]

@@ -18,7 +18,8 @@ use tokio::net::TcpStream;
 use crate::Replica;
 use crate::confirm::{self, Answer};
 use crate::memory::Share;
-use crate::protocol::{Hello, MAGIC, MESSAGE_BYTES_MAX, Nonce, read_short};
+use crate::protocol::{Hello, MAGIC, MESSAGE_BYTES_MAX, Nonce};
+use crate::secured::{self, Incoming, Secrets};
 use crate::strangers::Stranger;
 
 /// How long the other side may take to say who it is.
@@ -59,29 +60,38 @@ pub async fn serve(stream: TcpStream, replica: Arc<Replica>, guest: Guest) -> io
 }
 
 async fn greet(mut stream: TcpStream, replica: Arc<Replica>, stranger: Stranger) -> io::Result<()> {
+    let secrets = Secrets::of(&replica.front);
+    let remote = stream.peer_addr().map(|address| address.to_string()).unwrap_or_default();
     let greeting = async {
         let mut magic = [0; MAGIC.len()];
         stream.read_exact(&mut magic).await?;
-        read_short(&mut stream).await
+        let (sealer, opener) = match secured::accept(&mut stream, &secrets, MAGIC).await? {
+            Some(session) => (Some(session.seal), Some(session.open)),
+            None => (None, None),
+        };
+        let mut incoming = Incoming::new(stream, opener);
+        Ok((incoming.short().await?, incoming, sealer))
     };
-    let greeting = tokio::time::timeout(GREETING_PATIENCE, greeting).await??;
+    let (greeting, mut incoming, mut sealer) = tokio::time::timeout(GREETING_PATIENCE, greeting)
+        .await?
+        .map_err(|error: io::Error| match error.kind() {
+            io::ErrorKind::PermissionDenied => refuse(&replica, &remote, &error.to_string()),
+            _ => error,
+        })?;
     let own_set = replica.set_name().to_owned();
     match Hello::decode(&greeting) {
         Ok(Hello::Question { set, nonce, by }) => {
             let ok = set == own_set && replica.has_link(nonce, by);
-            confirm::answer(&mut stream, &own_set, ok).await
+            confirm::answer(incoming.stream(), sealer.as_mut(), &own_set, ok).await
         }
         Ok(Hello::Link { set, host, .. }) if set != own_set => {
             let why = format!("it belongs to the replica set {set}, not {own_set}");
             Err(refuse(&replica, &host, &why))
         }
         Ok(Hello::Link { host, nonce, .. }) => {
-            Receiver::new(replica, host, nonce, stranger).run(stream).await
+            Receiver::new(replica, host, nonce, stranger, incoming).run().await
         }
-        Err(why) => {
-            let remote = stream.peer_addr().map(|address| address.to_string()).unwrap_or_default();
-            Err(refuse(&replica, &remote, &why))
-        }
+        Err(why) => Err(refuse(&replica, &remote, &why)),
     }
 }
 
@@ -120,7 +130,7 @@ struct Receiver {
     believed: Option<(u64, u64, Arc<str>)>,
     /// When the sender's member was last asked in vain.
     asked: Option<Instant>,
-    buffer: BytesMut,
+    incoming: Incoming,
     /// What the buffer takes.
     share: Share,
     /// Bytes of a message that is passed over which have not come yet.
@@ -128,21 +138,31 @@ struct Receiver {
 }
 
 impl Receiver {
-    fn new(replica: Arc<Replica>, host: Arc<str>, nonce: Nonce, stranger: Stranger) -> Receiver {
-        let (stranger, buffer, share) = (Some(stranger), BytesMut::new(), replica.memory.share());
-        Receiver { replica, host, nonce, stranger, believed: None, asked: None, buffer, share, skip: 0 }
+    fn new(
+        replica: Arc<Replica>,
+        host: Arc<str>,
+        nonce: Nonce,
+        stranger: Stranger,
+        incoming: Incoming,
+    ) -> Receiver {
+        let (stranger, share) = (Some(stranger), replica.memory.share());
+        Receiver { replica, host, nonce, stranger, believed: None, asked: None, incoming, share, skip: 0 }
     }
 
-    async fn run(mut self, mut stream: TcpStream) -> io::Result<()> {
+    async fn run(mut self) -> io::Result<()> {
         loop {
             self.read_messages().await?;
-            make_room(&mut self.buffer);
-            self.share.set(self.buffer.capacity());
-            let read = stream.read_buf(&mut self.buffer);
-            let count = match &self.stranger {
-                Some(_) => tokio::time::timeout(STRANGERS_PATIENCE, read).await??,
-                None => read.await?,
+            make_room(&mut self.incoming.buffer);
+            self.share.set(self.incoming.capacity());
+            let read = self.incoming.fill();
+            let read = match &self.stranger {
+                Some(_) => tokio::time::timeout(STRANGERS_PATIENCE, read).await?,
+                None => read.await,
             };
+            let count = read.map_err(|error| match error.kind() {
+                io::ErrorKind::PermissionDenied => self.refuse(&error.to_string()),
+                _ => error,
+            })?;
             if count == 0 {
                 return Ok(());
             }
@@ -205,20 +225,24 @@ impl Receiver {
     }
 
     fn skip_bytes(&mut self) {
-        let now = self.skip.min(self.buffer.len());
-        self.buffer.advance(now);
+        let now = self.skip.min(self.incoming.buffer.len());
+        self.incoming.buffer.advance(now);
         self.skip -= now;
-        assert!(self.skip == 0 || self.buffer.is_empty(), "{} bytes to skip, and some are read", self.skip);
+        assert!(
+            self.skip == 0 || self.incoming.buffer.is_empty(),
+            "{} bytes to skip, and some are read",
+            self.skip
+        );
     }
 
     /// Length and sender of the next message, if that much of it is there.
     fn next_head(&self) -> io::Result<Option<(usize, u64)>> {
-        let Some(length) = self.buffer.first_chunk::<4>() else { return Ok(None) };
+        let Some(length) = self.incoming.buffer.first_chunk::<4>() else { return Ok(None) };
         let length = u32::from_le_bytes(*length) as usize;
         if !(HEAD..=MESSAGE_BYTES_MAX).contains(&length) {
             return Err(self.refuse(&format!("a message of {length} bytes")));
         }
-        let Some(head) = self.buffer.get(4..4 + HEAD) else { return Ok(None) };
+        let Some(head) = self.incoming.buffer.get(4..4 + HEAD) else { return Ok(None) };
         match Envelope::sender(head) {
             Some(from) => Ok(Some((length, from))),
             None => Err(self.refuse(&format!("a message of another version: {}", head[0]))),
@@ -227,13 +251,15 @@ impl Receiver {
 
     /// The next message, if it is there as a whole.
     fn take(&mut self, length: usize) -> Option<Bytes> {
-        if self.buffer.len() < 4 + length {
+        if self.incoming.buffer.len() < 4 + length {
             // What is allocated follows what has arrived.
-            self.buffer.reserve((4 + length - self.buffer.len()).min(self.buffer.len().max(64 << 10)));
+            self.incoming.buffer.reserve(
+                (4 + length - self.incoming.buffer.len()).min(self.incoming.buffer.len().max(64 << 10)),
+            );
             return None;
         }
-        self.buffer.advance(4);
-        Some(self.buffer.split_to(length).freeze())
+        self.incoming.buffer.advance(4);
+        Some(self.incoming.buffer.split_to(length).freeze())
     }
 
     /// Asks the member of this `_id` whether it has opened this link. One that is not in the configuration can only be asked

@@ -97,7 +97,7 @@ mod tests {
 
     #[test]
     fn requests_carry_what_the_router_believes() {
-        let set = ReplicaSet::new(&"s/127.0.0.1:1".parse::<SetAddress>().unwrap());
+        let set = ReplicaSet::new(&"s/127.0.0.1:1".parse::<SetAddress>().unwrap(), &Default::default());
         let carried = |version| {
             let to = Addressed { target: Target::Config(set.clone()), version };
             DocBuf::build(|out| to.append_versions(out))

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use sheaf_bson::{Timestamp, Value};
 use sheaf_cluster::SetAddress;
-use sheaf_errors::{Code, Result, bail};
+use sheaf_errors::{Code, Error, Result, bail};
+use sheaf_front::access::Accounts;
 use sheaf_front::args::Fields;
 use sheaf_front::front::Front;
 use sheaf_front::options::FrontOptions;
@@ -68,6 +69,12 @@ impl Role for Mongos {
             Ok(session) => session,
             Err(error) => return Ran::at_once(Err(error)),
         };
+        if let (Some(session), Some(user)) = (&session, request.rights.user())
+            && !session.belongs_to(user)
+        {
+            let text = "The session is another user's";
+            return Ran::at_once(Err(Error::new(Code::UNAUTHORIZED, text)));
+        }
         let op = Operation::new(request, &self.0);
         let work = |op: &Operation<'a>| {
             let mut args = request.args(fields)?;
@@ -92,6 +99,10 @@ impl Role for Mongos {
 
     fn sessions(&self) -> &dyn SessionRegistry {
         &*self.0
+    }
+
+    fn accounts(&self) -> Option<&dyn Accounts> {
+        Some(&*self.0)
     }
 
     fn finish(&self, mut reply: Reply, _: [Option<Code>; 2], operation_time: Option<u64>) -> Reply {

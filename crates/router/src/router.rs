@@ -12,6 +12,7 @@ use sheaf_front::cursors::Cursors;
 use sheaf_front::front::{Front, new_object_id};
 use sheaf_front::session::Sessions;
 
+use crate::accounts::KnownAccounts;
 use crate::commit::Settled;
 use crate::cursor::RouterCursor;
 use crate::gather::Abandoned;
@@ -32,6 +33,8 @@ pub struct Router {
     pub cursors: Arc<Cursors<RouterCursor>>,
     /// Sessions and their transactions.
     pub sessions: Sessions<SessionState>,
+    /// Users, as the config servers had them last.
+    pub(crate) accounts: KnownAccounts,
     /// Sessions for transactions of its own.
     pub(crate) own_sessions: OwnSessions,
     /// Commits that their shards are to be told of.
@@ -66,10 +69,11 @@ impl Router {
         let most = front.parameters.int("maxSessions").max(1) as usize;
         let clock = Arc::<Clock>::default();
         Arc::new(Router {
-            directory: Directory::new(ReplicaSet::new(config), clock.clone()),
+            directory: Directory::new(ReplicaSet::new(config, &front.membership), clock.clone()),
             clock,
             cursors: Arc::default(),
             sessions: Sessions::new(&front.memory, most),
+            accounts: KnownAccounts::default(),
             own_sessions: OwnSessions::default(),
             settled: Settled::default(),
             open_times: Arc::default(),

@@ -7,8 +7,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use parking_lot::{Mutex, RwLock};
-use sheaf_auth::{Account, Role, RoleName, Roles, UserName};
-use sheaf_bson::{DocBuf, RawDoc, Value};
+use sheaf_auth::{Account, Mechanism, Role, RoleName, Roles, UserName};
+use sheaf_bson::{DocBuf, ObjectId, RawDoc, Value};
 use sheaf_errors::Result;
 use sheaf_storage::{Direction, Engine, Range, Uuid, View};
 
@@ -100,6 +100,18 @@ impl KnownAccounts {
         }
         kept.accounts.insert(name.clone(), account.clone());
         Ok(Some(account))
+    }
+
+    /// A number that is another one as soon as a user or a role has changed.
+    pub fn generation(engine: &Engine) -> ObjectId {
+        let mut bytes = Vec::new();
+        for (uuid, version) in source(engine).into_iter().flatten() {
+            bytes.extend_from_slice(uuid.as_bytes());
+            bytes.extend_from_slice(&version.to_le_bytes());
+        }
+        // It tells states apart, and hides nothing.
+        let hash = Mechanism::Sha256.hmac(b"users and roles", &bytes);
+        ObjectId(std::array::from_fn(|at| hash[at]))
     }
 
     /// Whether there is no user and no role.

@@ -6,10 +6,9 @@ use std::time::Duration;
 
 use sheaf_aggregate::{StagePosition, stage_entry};
 use sheaf_bson::{DocBuf, RawDoc, Value};
-use sheaf_client::ConnectionString;
-use sheaf_client::pool::Pool;
 use sheaf_errors::{Code, Error, Result};
 
+use crate::node::Node;
 use crate::op::Operation;
 use crate::reply::Reply;
 
@@ -35,7 +34,7 @@ pub fn to_primary(op: &Operation<'_>) -> Result<Reply> {
         }
     });
     let patience = op.time_left().unwrap_or(ANSWER_PATIENCE);
-    let answer = op.blocking(|| ask(&op.node().peers, &primary(op)?, op.db(), &command, patience))?;
+    let answer = op.blocking(|| ask(op.node(), &primary(op)?, op.db(), &command, patience))?;
     let answer = answer.as_raw();
     if answer.get("ok").is_none_or(|ok| !ok.truthy()) {
         let code = answer.get("code").and_then(|code| code.as_exact_i64()).unwrap_or(1) as i32;
@@ -65,11 +64,11 @@ fn primary(op: &Operation<'_>) -> Result<String> {
 /// Sends one command to another server, as a client would, and gives the answer.
 ///
 /// Errors: `HostUnreachable`, `NetworkTimeout`, `ProtocolError`.
-pub fn ask(pool: &Pool, server: &str, db: &str, command: &DocBuf, patience: Duration) -> Result<DocBuf> {
-    let mut to = ConnectionString::direct(server);
+pub fn ask(node: &Node, server: &str, db: &str, command: &DocBuf, patience: Duration) -> Result<DocBuf> {
+    let mut to = node.membership.direct(server);
     to.connect_timeout = CONNECT_PATIENCE;
     to.socket_timeout = patience.max(Duration::from_millis(1));
-    pool.run(&to, db, command).map_err(|error| {
+    node.peers.run(&to, db, command).map_err(|error| {
         let code = match &error {
             sheaf_client::Error::Io(error) if error.kind() == ErrorKind::TimedOut => Code::NETWORK_TIMEOUT,
             sheaf_client::Error::Io(_) => Code::HOST_UNREACHABLE,

@@ -42,6 +42,10 @@ pub struct Settings {
     pub compressors: Option<String>,
     pub auth: Option<bool>,
     pub key_file: Option<PathBuf>,
+    pub cluster_auth_mode: Option<String>,
+    pub transition_to_auth: Option<bool>,
+    /// Keys that no file has: those of a cluster within one process.
+    pub own_keys: Option<sheaf_auth::Keys>,
     pub tls: Option<bool>,
     pub metrics_port: Option<u16>,
 }
@@ -90,6 +94,9 @@ impl Settings {
             compressors,
             auth,
             key_file,
+            cluster_auth_mode,
+            transition_to_auth,
+            own_keys,
             tls,
             metrics_port,
         )
@@ -224,6 +231,8 @@ fn apply(settings: &mut Settings, path: &str, value: &Value) -> Result<(), Strin
             });
         }
         "security.keyFile" => settings.key_file = Some(path_of(value)?),
+        "security.clusterAuthMode" => settings.cluster_auth_mode = Some(text(path, value)?),
+        "security.transitionToAuth" => settings.transition_to_auth = Some(boolean(path, value)?),
         "metrics.port" => settings.metrics_port = Some(number(path, value)? as u16),
         _ => return Err(format!("Unrecognized option: {path}")),
     }

@@ -131,9 +131,15 @@ pub struct ProcessFlags {
     /// Clients may do everything (the default)
     #[arg(long)]
     pub noauth: bool,
-    /// Not supported
+    /// File with the key (or the list of keys) by which members know each other; clients must prove who they are, too
     #[arg(long = "keyFile")]
     pub key_file: Option<PathBuf>,
+    /// How members know each other: keyFile (the default)
+    #[arg(long = "clusterAuthMode", value_name = "MODE")]
+    pub cluster_auth_mode: Option<String>,
+    /// For the change to keyFile, member by member: take also clients and members that prove nothing
+    #[arg(long = "transitionToAuth")]
+    pub transition_to_auth: bool,
     /// Not supported
     #[arg(long = "tlsMode")]
     pub tls_mode: Option<String>,
@@ -326,6 +332,8 @@ impl ProcessFlags {
             compressors: self.compressors.clone(),
             auth: if self.noauth { Some(false) } else { self.auth.then_some(true) },
             key_file: self.key_file.clone(),
+            cluster_auth_mode: self.cluster_auth_mode.clone(),
+            transition_to_auth: self.transition_to_auth.then_some(true),
             tls: self.tls_mode.as_ref().map(|mode| mode != "disabled"),
             ..Settings::default()
         })

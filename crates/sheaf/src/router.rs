@@ -16,6 +16,7 @@ use crate::config::{self, Settings};
 use crate::flags::RouterFlags;
 use crate::limits;
 use crate::process::background::{FORKED, background};
+use crate::process::security;
 use crate::process::signals::Signals;
 use crate::process::{
     LAST_PATIENCE, bad_options, exit, fail, fatal, front_options, listen, open_log, runtimes,
@@ -85,9 +86,7 @@ fn settings(flags: &RouterFlags) -> Result<(Settings, SetAddress), String> {
         None => Settings::default(),
     };
     let settings = flags.settings()?.or(file);
-    if settings.auth == Some(true) || settings.key_file.is_some() {
-        return Err("Error: authentication (--auth, --keyFile, security.authorization) is not supported by routers yet".to_owned());
-    }
+    security::check(&settings, true)?;
     if settings.tls == Some(true) {
         return Err("Error: TLS is not supported by this server yet".to_owned());
     }

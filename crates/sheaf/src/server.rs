@@ -13,6 +13,7 @@ use sheaf_server::options::{ClusterRole, MongodOptions};
 use crate::config::{self, Settings};
 use crate::flags::ServerFlags;
 use crate::process::background::{FORKED, background};
+use crate::process::security;
 use crate::process::{LAST_PATIENCE, bad_options, exit, fail, front_options, open_log, runtimes};
 use crate::{limits, sharded};
 
@@ -82,7 +83,7 @@ fn settings(flags: &ServerFlags) -> Result<Settings, String> {
         None if flags.shutdown => {}
         None => sharded::folder::check_plain(&data_folder(&settings))?,
     }
-    check_security(&settings, flags.shards.is_some())?;
+    security::check(&settings, settings.repl_set.is_some())?;
     if settings.repl_set.is_some() && settings.journal == Some(false) {
         return Err("BadValue: A member of a replica set cannot do without the journal (--nojournal), which is its oplog".to_owned());
     }
@@ -107,17 +108,6 @@ fn settings(flags: &ServerFlags) -> Result<Settings, String> {
         return Err("--journalCommitInterval must be between 1 and 500 milliseconds".to_owned());
     }
     Ok(settings)
-}
-
-/// Members of a set do not prove to each other yet who they are, so a set with users would be open at its side.
-fn check_security(settings: &Settings, is_cluster: bool) -> Result<(), String> {
-    if settings.key_file.is_some() {
-        return Err("Error: --keyFile (security.keyFile) is not supported by this server yet".to_owned());
-    }
-    if settings.auth == Some(true) && (settings.repl_set.is_some() || is_cluster) {
-        return Err("BadValue: security.keyFile is required when authorization is enabled with replica sets, and is not supported by this server yet".to_owned());
-    }
-    Ok(())
 }
 
 /// How a mongod is to be run.

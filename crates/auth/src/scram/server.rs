@@ -53,19 +53,20 @@ impl First {
         Ok(First { nonce: nonce.to_owned(), bare: bare.to_owned(), header, user })
     }
 
-    /// The server's answer, and what the client's next message is checked by. `known` says whether there is such a user: without
-    /// it everything goes on as with one, and fails at the end.
+    /// The server's answer, and what the client's next message is checked by: one of the credentials, which have salt and iterations
+    /// in common. `known` says whether there is such a user: without it everything goes on as with one, and fails at the end.
     pub fn challenge(
         self,
         mechanism: Mechanism,
-        credential: Credential,
+        credentials: Vec<Credential>,
         known: bool,
         server_nonce: &[u8],
     ) -> (Challenge, String) {
         let nonce = format!("{}{}", self.nonce, to_base64(server_nonce));
-        let answer = format!("r={nonce},s={},i={}", to_base64(&credential.salt), credential.iterations);
+        let first = credentials.first().expect("whoever there is not has one, too");
+        let answer = format!("r={nonce},s={},i={}", to_base64(&first.salt), first.iterations);
         let signed = format!("{},{answer}", self.bare);
-        (Challenge { mechanism, credential, known, nonce, signed, header: self.header }, answer)
+        (Challenge { mechanism, credentials, known, nonce, signed, header: self.header }, answer)
     }
 }
 
@@ -73,7 +74,7 @@ impl First {
 #[derive(Debug)]
 pub struct Challenge {
     mechanism: Mechanism,
-    credential: Credential,
+    credentials: Vec<Credential>,
     known: bool,
     nonce: String,
     /// What both sides sign, but for the client's last message.
@@ -103,16 +104,19 @@ impl Challenge {
         }
         let proof = from_base64(proof).ok_or_else(|| malformed("no proof"))?;
         let signed = format!("{},{without_proof}", self.signed);
-        let signature = self.mechanism.hmac(&self.credential.stored_key, signed.as_bytes());
-        // All of it is done whether the user is known or not, and compared in constant time.
-        let whole = proof.len() == signature.len();
-        let client_key = xor(&signature, &proof);
-        let stored = self.mechanism.hash(&client_key);
-        let equal = stored.as_slice().ct_eq(self.credential.stored_key.as_slice()).to_bool();
-        let server_signature = self.mechanism.hmac(&self.credential.server_key, signed.as_bytes());
-        if !(equal & whole & self.known) {
-            return Err(failed());
+        let mut proved = None;
+        for credential in &self.credentials {
+            let signature = self.mechanism.hmac(&credential.stored_key, signed.as_bytes());
+            // All of it is done whether the user is known or not, and compared in constant time.
+            let whole = proof.len() == signature.len();
+            let client_key = xor(&signature, &proof);
+            let stored = self.mechanism.hash(&client_key);
+            let equal = stored.as_slice().ct_eq(credential.stored_key.as_slice()).to_bool();
+            let server_signature = self.mechanism.hmac(&credential.server_key, signed.as_bytes());
+            if equal & whole & self.known {
+                proved = Some(server_signature);
+            }
         }
-        Ok(format!("v={}", to_base64(&server_signature)))
+        proved.map(|signature| format!("v={}", to_base64(&signature))).ok_or_else(failed)
     }
 }

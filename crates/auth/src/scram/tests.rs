@@ -33,7 +33,7 @@ fn converse(mechanism: Mechanism, kept: &str, given: &str, user: &str, known: bo
     let (started, first) = client::start(mechanism, user, given, "fyko+d2lbbFgONRv9qkxdawL")?;
     let first = server::First::read(first.as_bytes())?;
     assert_eq!(first.user, user);
-    let (challenge, answer) = first.challenge(mechanism, credential, known, &[5; server::NONCE_BYTES]);
+    let (challenge, answer) = first.challenge(mechanism, vec![credential], known, &[5; server::NONCE_BYTES]);
     let (proved, last) = started.answer(answer.as_bytes())?;
     proved.check(challenge.verify(last.as_bytes())?.as_bytes())
 }
@@ -96,7 +96,7 @@ proptest! {
         let _ = server::First::read(&payload);
         let credential = Credential::of_nobody(Mechanism::Sha1, b"secret", "u", 4096);
         let first = server::First::read(b"n,,n=u,r=abc").unwrap();
-        let (challenge, _) = first.challenge(Mechanism::Sha1, credential, true, &[0; server::NONCE_BYTES]);
+        let (challenge, _) = first.challenge(Mechanism::Sha1, vec![credential], true, &[0; server::NONCE_BYTES]);
         prop_assert!(challenge.verify(&payload).is_err());
     }
 
@@ -106,7 +106,7 @@ proptest! {
         let credential = Credential::derive(mechanism, &legacy_digest("u", "p"), vec![1; 16], 4096);
         let (started, first) = client::start(mechanism, "u", "p", "abc").unwrap();
         let first = server::First::read(first.as_bytes()).unwrap();
-        let (challenge, answer) = first.challenge(mechanism, credential, true, &[0; server::NONCE_BYTES]);
+        let (challenge, answer) = first.challenge(mechanism, vec![credential], true, &[0; server::NONCE_BYTES]);
         let (_, last) = started.answer(answer.as_bytes()).unwrap();
         challenge.verify(last.as_bytes()).unwrap();
         let place = last.rfind("p=").unwrap() + 2 + at;

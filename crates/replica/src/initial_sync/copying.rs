@@ -17,6 +17,7 @@ use super::who::Who;
 use crate::Replica;
 use crate::errors::keep_trying;
 use crate::process::{restart_in_place, spawn};
+use crate::secured::Secrets;
 
 /// Pause between attempts, and after so many that it begins from the start.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -129,7 +130,8 @@ impl Replica {
         target.progress.lock().attempt = Some((Instant::now(), host.to_owned()));
         let limit = || self.front.parameters.int("initialSyncMaxBytesPerSec").max(0) as u64;
         let stopped = || self.is_stopping();
-        let control = Control { bytes_per_second: &limit, stopped: &stopped };
+        let control =
+            Control { bytes_per_second: &limit, stopped: &stopped, secrets: &Secrets::of(&self.front) };
         let who = self.who_for(host)?;
         let mut share = self.memory.share();
         share.set(frames::CHUNK_BYTES);

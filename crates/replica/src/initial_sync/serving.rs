@@ -4,9 +4,10 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use sheaf_auth::link::seal::Sealer;
 use sheaf_bson::{DocBuf, RawDoc};
 use sheaf_front::front::Guest;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 
 use super::frames::{self, MAGIC};
@@ -17,41 +18,54 @@ use crate::confirm::Answer;
 use crate::errors::not_yet_initialized;
 use crate::protocol::GREETING_BYTES_MAX;
 use crate::receiving::refuse;
+use crate::secured::{self, Incoming, Secrets};
 
 /// How long a request may take to come.
 const REQUEST_PATIENCE: Duration = Duration::from_secs(10);
 
-/// The request behind the magic word.
-async fn read_request(stream: &mut TcpStream) -> io::Result<DocBuf> {
-    let mut head = [0; MAGIC.len() + 4];
-    stream.read_exact(&mut head).await?;
-    let length = u32::from_le_bytes([head[4], head[5], head[6], head[7]]) as usize;
+/// The proof of the other side, and the request behind it.
+async fn read_request(
+    mut stream: TcpStream,
+    secrets: &Secrets,
+) -> io::Result<(DocBuf, Incoming, Option<Sealer>)> {
+    let mut magic = [0; MAGIC.len()];
+    stream.read_exact(&mut magic).await?;
+    let (sealer, opener) = match secured::accept(&mut stream, secrets, MAGIC).await? {
+        Some(session) => (Some(session.seal), Some(session.open)),
+        None => (None, None),
+    };
+    let mut incoming = Incoming::new(stream, opener);
+    let length = u32::from_le_bytes(incoming.first().await?) as usize;
     if !(5..=GREETING_BYTES_MAX).contains(&length) {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "a request's length makes no sense"));
     }
-    let mut bytes = vec![0; length];
-    bytes[..4].copy_from_slice(&head[4..]);
-    stream.read_exact(&mut bytes[4..]).await?;
+    incoming.have(length).await?;
+    let bytes = incoming.buffer.split_to(length);
     sheaf_bson::validate(&bytes, 4)
         .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.to_string()))?;
-    Ok(DocBuf::from(RawDoc::new(&bytes)))
+    Ok((DocBuf::from(RawDoc::new(&bytes)), incoming, sealer))
 }
 
 /// Serves a connection on which another member fetches a copy; its first word is [`MAGIC`] and still to be read.
 /// `guest` counts it among the connections.
-pub async fn serve(mut stream: TcpStream, replica: Arc<Replica>, guest: Guest) -> io::Result<()> {
-    let request = tokio::time::timeout(REQUEST_PATIENCE, read_request(&mut stream)).await??;
+pub async fn serve(stream: TcpStream, replica: Arc<Replica>, guest: Guest) -> io::Result<()> {
+    let remote = stream.peer_addr().map(|address| address.to_string()).unwrap_or_default();
+    let secrets = Secrets::of(&replica.front);
+    let request = read_request(stream, &secrets);
+    let request = tokio::time::timeout(REQUEST_PATIENCE, request).await?;
+    let (request, mut incoming, mut sealer) = request.map_err(|error| match error.kind() {
+        io::ErrorKind::PermissionDenied => refuse(&replica, &remote, &error.to_string()),
+        _ => error,
+    })?;
     if let Err(why) = replica.confirm_request(request.as_raw()).await {
-        let remote = stream.peer_addr().map(|address| address.to_string()).unwrap_or_default();
         let error = refuse(&replica, &remote, &why);
         let reply = sheaf_bson::doc! { "ok": false, "errmsg": why.as_str() };
-        stream.write_all(reply.as_bytes()).await?;
+        secured::send(incoming.stream(), sealer.as_mut(), reply.as_bytes()).await?;
         return Err(error);
     }
     // Places are for members: strangers have not come so far.
     let place = replica.initial_sync.place()?;
-    let stream = stream.into_std()?;
-    stream.set_nonblocking(false)?;
+    let stream = incoming.into_blocking(sealer)?;
     let (sender, receiver) = tokio::sync::oneshot::channel();
     let serving = replica.clone();
     let mut share = replica.memory.share();

@@ -6,7 +6,6 @@
 use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io;
-use std::net::TcpStream;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -17,6 +16,7 @@ use sheaf_errors::{Code, Error, Result, bail};
 use sheaf_storage::{Copied, LogPin};
 
 use super::frames::{CHUNK_BYTES, read_document, write_chunk, write_document, write_end};
+use crate::secured::Secured;
 
 /// Folder of the copies in the data folder.
 const FOLDER: &str = "sync-source";
@@ -73,14 +73,14 @@ impl Source {
     /// Serves one connection, behind its request, until the other side has what it wants.
     pub fn serve(
         &self,
-        mut stream: TcpStream,
+        mut stream: Secured,
         request: RawDoc<'_>,
         set: &str,
         leads: bool,
         export: Export<'_>,
     ) -> io::Result<()> {
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
+        stream.socket().set_read_timeout(Some(PATIENCE))?;
+        stream.socket().set_write_timeout(Some(PATIENCE))?;
         let (name, copied) = match self.answer(request, set, leads, export) {
             Ok(found) => found,
             Err(error) => {
@@ -184,7 +184,7 @@ impl Source {
     }
 
     /// Whether the other side says that it has everything.
-    fn serve_copy(&self, stream: &mut TcpStream, name: &str, copied: &Copied) -> io::Result<bool> {
+    fn serve_copy(&self, stream: &mut Secured, name: &str, copied: &Copied) -> io::Result<bool> {
         let reply = DocBuf::build(|doc| {
             doc.append("ok", true).append("copy", name);
             doc.append("term", copied.at.term as i64);
@@ -220,7 +220,7 @@ impl Source {
 }
 
 fn send(
-    stream: &mut TcpStream,
+    stream: &mut Secured,
     path: &Path,
     number: u32,
     mut offset: u64,

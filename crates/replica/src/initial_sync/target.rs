@@ -12,12 +12,12 @@
 use std::collections::HashSet;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufReader, ErrorKind, Write};
-use std::net::TcpStream;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use sheaf_auth::Keys;
 use sheaf_bson::{DocBuf, RawDoc};
 use sheaf_client::dial::{Patience, dial};
 use sheaf_storage::{Copied, OpTime};
@@ -25,6 +25,7 @@ use sheaf_storage::{Copied, OpTime};
 use super::frames::{MAGIC, read_chunk, read_document, write_document};
 use super::progress::Progress;
 use super::who::Who;
+use crate::secured::{Secrets, Secured, dial_blocking};
 
 /// Folder in the data folder.
 const FOLDER: &str = "sync";
@@ -39,6 +40,8 @@ pub struct Control<'c> {
     pub bytes_per_second: &'c dyn Fn() -> u64,
     /// Whether to give up.
     pub stopped: &'c dyn Fn() -> bool,
+    /// The deployment's key.
+    pub secrets: &'c Secrets,
 }
 
 /// The folder of a copy that is being fetched.
@@ -112,7 +115,6 @@ impl Target {
         {
             return self.whole(known);
         }
-        let mut stream = dial(address, Patience { connect: CONNECT_PATIENCE, each: PATIENCE })?;
         let request = DocBuf::build(|doc| {
             who.append_to(doc);
             doc.append("atLeast", at_least as i64);
@@ -120,9 +122,14 @@ impl Target {
                 doc.append("copy", known.name.as_str());
             }
         });
-        stream.write_all(&MAGIC)?;
-        write_document(&mut stream, request.as_raw())?;
-        let reply = read_document(&mut stream)?;
+        let mut asked = Err(io::Error::other("nothing to dial with"));
+        for keys in control.secrets.to_dial_with() {
+            asked = ask(address, keys, request.as_raw());
+            if asked.is_ok() {
+                break;
+            }
+        }
+        let (mut stream, reply) = asked?;
         let known = read_reply(reply.as_raw(), host)?;
         if begun.as_ref() != Some(&known) {
             self.begin(&known, reply.as_raw())?;
@@ -173,7 +180,7 @@ impl Target {
         Ok(missing)
     }
 
-    fn fetch_files(&self, stream: &mut TcpStream, known: &Known, control: &Control<'_>) -> io::Result<()> {
+    fn fetch_files(&self, stream: &mut Secured, known: &Known, control: &Control<'_>) -> io::Result<()> {
         let missing = self.missing(known)?;
         let request = DocBuf::build(|doc| {
             let mut wanted = doc.array("fetch");
@@ -228,6 +235,15 @@ impl Target {
         sync(&self.folder())?;
         Ok(known.copied.at)
     }
+}
+
+/// Asks the member at this address for a copy; gives its answer.
+fn ask(address: &str, keys: Option<&Keys>, request: RawDoc<'_>) -> io::Result<(Secured, DocBuf)> {
+    let stream = dial(address, Patience { connect: CONNECT_PATIENCE, each: PATIENCE })?;
+    let mut stream = dial_blocking(stream, keys, MAGIC)?;
+    write_document(&mut stream, request)?;
+    let reply = read_document(&mut stream)?;
+    Ok((stream, reply))
 }
 
 fn bad(what: &str) -> io::Error {

@@ -16,6 +16,7 @@ use super::source::Source;
 use super::target::{Control, Target};
 use super::who::Who;
 use super::{InitialSync, SERVING_MAX};
+use crate::secured::Secrets;
 
 const GO_ON: &(dyn Fn() -> Result<()> + Sync) = &|| Ok(());
 
@@ -92,11 +93,17 @@ fn serve(path: &Path, engine: &Engine) -> Serving {
                 assert_eq!(magic, MAGIC);
                 // The other side may break off at any time.
                 let Ok(request) = super::frames::read_document(&mut stream) else { return };
-                let _ = source.serve(stream, request.as_raw(), "rs", false, &|folder| {
-                    exports.fetch_add(1, Ordering::AcqRel);
-                    let pin = engine.pin_log();
-                    Ok((engine.export_copy(folder)?, pin))
-                });
+                let _ = source.serve(
+                    crate::secured::Secured::plain(stream),
+                    request.as_raw(),
+                    "rs",
+                    false,
+                    &|folder| {
+                        exports.fetch_add(1, Ordering::AcqRel);
+                        let pin = engine.pin_log();
+                        Ok((engine.export_copy(folder)?, pin))
+                    },
+                );
             });
         }
     });
@@ -144,7 +151,7 @@ fn fetch(
     at_least: u64,
     limit: u64,
 ) -> std::io::Result<sheaf_storage::OpTime> {
-    let control = Control { bytes_per_second: &|| limit, stopped: &|| false };
+    let control = Control { bytes_per_second: &|| limit, stopped: &|| false, secrets: &Secrets::default() };
     target.fetch(("a:1", address), &who("rs"), at_least, &control)
 }
 
@@ -258,7 +265,7 @@ fn who_is_refused_hears_why() {
     let engine = filled(from.path(), 1);
     let serving = serve(from.path(), &engine);
     let target = Target::open(to.path());
-    let control = Control { bytes_per_second: &|| 0, stopped: &|| false };
+    let control = Control { bytes_per_second: &|| 0, stopped: &|| false, secrets: &Secrets::default() };
     let error = target.fetch(("a:1", &serving.address), &who("other"), 1, &control).unwrap_err();
     assert!(error.to_string().contains("belongs to the replica set rs"), "{error}");
     assert_eq!(folders(from.path()), 0);

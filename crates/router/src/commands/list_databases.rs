@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use sheaf_auth::Action;
 use sheaf_cluster::CONFIG_SHARD;
 use sheaf_errors::Result;
 use sheaf_front::args::Args;
@@ -21,6 +22,9 @@ struct Database {
 pub fn run<'a>(_: &mut Args<'a>, op: &Operation<'a>) -> Result<Reply> {
     let config_is_shard = forward::all_shards(op)?.iter().any(|shard| shard.target.name() == CONFIG_SHARD);
     let (targets, answers) = forward::ask_those(op, forward::all_sets)?;
+    // The shards do not ask who the user is.
+    let all = op.rights.may(sheaf_auth::Target::Cluster, &[Action::ListDatabases]);
+    let only_own = op.body().get("authorizedDatabases").map_or(!all, |only| only.truthy());
     let mut databases = BTreeMap::<String, Database>::new();
     for (to, answer) in targets.iter().zip(&answers) {
         let target = &to.target;
@@ -34,7 +38,7 @@ pub fn run<'a>(_: &mut Args<'a>, op: &Operation<'a>) -> Result<Reply> {
                 "admin" | "config" => is_config,
                 _ => !is_config || config_is_shard,
             };
-            if !is_shown {
+            if !is_shown || only_own && !op.rights.reach(name) {
                 continue;
             }
             let bytes = entry.get("sizeOnDisk").and_then(|size| size.as_exact_i64()).unwrap_or(0);

@@ -17,12 +17,14 @@ mod find;
 mod find_and_modify;
 mod hello;
 mod isdbgrid;
+mod list_collections;
 mod list_databases;
 mod operations;
 mod owners;
 mod profile;
 mod query_analyzer;
 mod rename;
+mod rights;
 mod server_status;
 mod sessions;
 mod shards;
@@ -127,6 +129,7 @@ const HERE: &[(&str, RunOnRouter)] = &[
     ("find", find::run),
     ("count", count::run),
     ("distinct", distinct::run),
+    ("listCollections", list_collections::run),
     ("listDatabases", list_databases::run),
     ("renameCollection", rename::run),
     ("commitTransaction", transaction::commit),
@@ -165,7 +168,12 @@ fn way(command: &Description) -> Option<RunOnRouter> {
         Spread::Targeted | Spread::PrimaryShard | Spread::Owners | Spread::AnyOwner | Spread::Inner => {
             |_, op| to_collection(op)
         }
-        Spread::ConfigServers => |_, op| forward::to_config(op),
+        // It may change users or roles.
+        Spread::ConfigServers => |_, op| {
+            let reply = forward::to_config(op);
+            op.router.accounts.doubt();
+            reply
+        },
         Spread::AllShards => |_, op| forward::to_all_shards(op),
         Spread::Router | Spread::CursorOwners | Spread::Participants | Spread::Refused => return None,
     };

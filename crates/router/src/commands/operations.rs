@@ -3,6 +3,7 @@
 use sheaf_bson::{RawDoc, Value, doc};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_front::args::{Args, exact_i64};
+use sheaf_front::operations;
 use sheaf_front::reply::Reply;
 
 use crate::forward::{self, Body};
@@ -12,6 +13,10 @@ use crate::target::Target;
 
 /// `{currentOp: 1, <field>: <filter>}`: those of all shards and of the config servers.
 pub fn current<'a>(_: &mut Args<'a>, op: &Operation<'a>) -> Result<Reply> {
+    let own_only = op.body().get("$ownOps").is_some_and(|own| own.truthy());
+    if own_only && !op.rights.are_everything() {
+        return Ok(own(op));
+    }
     let (targets, answers) = forward::ask_those(op, forward::all_sets)?;
     Ok(Reply::ok().with_array("inprog", |list| {
         for (to, answer) in targets.iter().zip(&answers) {
@@ -23,6 +28,17 @@ pub fn current<'a>(_: &mut Args<'a>, op: &Operation<'a>) -> Result<Reply> {
             }
         }
     }))
+}
+
+/// Those of the user's own on this router; on shards they are the router's.
+fn own(op: &Operation<'_>) -> Reply {
+    let all = op.body().get("$all").is_some_and(|all| all.truthy());
+    let shown = operations::under_way(op.router.front(), op.role.cursors(), all);
+    Reply::ok().with_array("inprog", |list| {
+        for operation in shown.iter().filter(|shown| operations::is_of(shown.as_raw(), &op.rights)) {
+            list.push(operation);
+        }
+    })
 }
 
 /// `{killOp: 1, op: "shard0:5"}`, or a number: an operation of this router.

@@ -25,7 +25,7 @@ pub(super) const fn spec(aliases: &'static [&'static str], help: &'static str, a
         admin_only: true,
         test_only: false,
         concerns: Concerns::WRITE,
-        privileges: Privileges::ByCommand("the action of its name on the cluster", of_its_name),
+        privileges: Privileges::ByCommand(super::rights::WORDS, super::rights::may),
         spread: Spread::ConfigServers,
         counter: Counter::Command,
         threads: Threads::DataMayBlock,
@@ -101,7 +101,7 @@ impl AddShard<'_> {
                 return Ok(done);
             }
         }
-        let set = ReplicaSet::new(&address);
+        let set = ReplicaSet::new(&address, &op.router.membership);
         let brought = self.check_empty(op, &set, &known)?;
         let cluster_id = op.router.cluster_id(&go_on)?;
         self.identify(op, &set, name, cluster_id)?;

@@ -103,8 +103,9 @@ impl ShardServer {
         let Some(identity) = self.identity.get() else {
             return Err(Error::new(Code::SHARDING_STATE_NOT_INITIALIZED, "this set is no shard yet"));
         };
-        Ok(self
-            .directory
-            .get_or_init(|| Directory::new(ReplicaSet::new(&identity.config), self.clock.clone())))
+        Ok(self.directory.get_or_init(|| {
+            let config = ReplicaSet::new(&identity.config, &self.front.membership);
+            Directory::new(config, self.clock.clone())
+        }))
     }
 }

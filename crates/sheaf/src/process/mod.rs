@@ -1,6 +1,7 @@
 //! What the processes of all roles do alike: options of the front, threads, the log, signals, `--fork`.
 
 pub mod background;
+pub mod security;
 pub mod signals;
 
 use std::path::PathBuf;
@@ -133,7 +134,9 @@ pub fn front_options(
         sample_rate,
         profile_level: settings.profile.unwrap_or(0),
         compressors,
-        authorization: settings.auth == Some(true),
+        authorization: security::asks_clients(settings),
+        keys: security::keys(settings)?,
+        transition_to_auth: settings.transition_to_auth == Some(true),
         parameters: parameters(settings),
         argv: argv.to_vec(),
         parsed: parsed(settings),
@@ -174,9 +177,7 @@ fn parsed(settings: &Settings) -> sheaf_bson::DocBuf {
                 sharding.append("configDB", config_db);
             }
         }
-        if let Some(enabled) = settings.auth {
-            doc.document("security").append("authorization", if enabled { "enabled" } else { "disabled" });
-        }
+        security::write(settings, doc);
         if !settings.parameters.is_empty() {
             let mut parameters = doc.document("setParameter");
             for (name, value) in &settings.parameters {

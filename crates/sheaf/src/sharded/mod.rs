@@ -93,6 +93,7 @@ pub fn main(settings: &Settings, argv: &[String], shards: u32) -> ExitCode {
 impl Whole {
     /// Errors: a text for the user.
     fn new(settings: &Settings, argv: &[String], shards: u32) -> Result<Whole, String> {
+        let settings = &with_keys(settings)?;
         let layout = Layout::open(&data_folder(settings), shards, settings.port.unwrap_or(ROUTER_PORT))?;
         layout.save()?;
         let config: SetAddress = layout.set_address(0).parse().map_err(text)?;
@@ -128,7 +129,8 @@ impl Whole {
 
     async fn form_and_serve(&self, listeners: Listeners, routers: &Handle) -> Result<(), u8> {
         let layout = self.layout.clone();
-        in_time(move || setup::form(&layout)).await?;
+        let membership = self.router.membership.clone();
+        in_time(move || setup::form(&layout, &membership)).await?;
         if !self.layout.complete {
             self.add_shards(routers).await?;
         }
@@ -151,13 +153,13 @@ impl Whole {
         first.set_data_runtime(routers.clone());
         let listeners = listen(first.front())?;
         let address = format!("127.0.0.1:{}", first.front().port.load(Ordering::Relaxed));
-        let mut layout = self.layout.clone();
+        let (mut layout, membership) = (self.layout.clone(), self.router.membership.clone());
         let serving = tokio::spawn({
             let first = first.clone();
             async move { router::serve(&first, listeners).await }
         });
         let added = in_time(move || {
-            setup::add_shards(&layout, &address)?;
+            setup::add_shards(&layout, &membership, &address)?;
             layout.complete = true;
             layout.save().map_err(sheaf_client::Error::failed)
         });
@@ -173,6 +175,15 @@ const ROUTER_PORT: u16 = 27017;
 
 fn text(error: sheaf_errors::Error) -> String {
     error.message().to_owned()
+}
+
+/// Where clients must prove who they are, members must prove to each other that they belong to this process.
+fn with_keys(settings: &Settings) -> Result<Settings, String> {
+    if settings.auth != Some(true) || settings.key_file.is_some() {
+        return Ok(settings.clone());
+    }
+    let key: String = rand::random::<[u8; 32]>().iter().map(|byte| format!("{byte:02x}")).collect();
+    Ok(Settings { own_keys: Some(sheaf_auth::Keys::parse(&key, "the process")?), ..settings.clone() })
 }
 
 /// What all members share is not the router's: it keeps no journal.

@@ -4,7 +4,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use sheaf_bson::{DocBuf, doc};
-use sheaf_client::{Connection, ConnectionString, Result};
+use sheaf_client::{Connection, Membership, Result};
 
 use super::folder::Layout;
 
@@ -14,14 +14,14 @@ const PATIENCE: Duration = Duration::from_secs(600);
 const LOOK: Duration = Duration::from_millis(10);
 
 /// Makes each member the primary of a set of its own.
-pub fn form(layout: &Layout) -> Result<()> {
-    (0..layout.ports.len()).try_for_each(|number| lead(layout, number))
+pub fn form(layout: &Layout, membership: &Membership) -> Result<()> {
+    (0..layout.ports.len()).try_for_each(|number| lead(layout, membership, number))
 }
 
-fn lead(layout: &Layout, number: usize) -> Result<()> {
+fn lead(layout: &Layout, membership: &Membership, number: usize) -> Result<()> {
     let began = Instant::now();
     loop {
-        match look(layout, number) {
+        match look(layout, membership, number) {
             Ok(true) => return Ok(()),
             Ok(false) if began.elapsed() < PATIENCE => {}
             Ok(false) => {
@@ -36,8 +36,8 @@ fn lead(layout: &Layout, number: usize) -> Result<()> {
 }
 
 /// Whether the member leads its set; one that belongs to none yet is told to begin it.
-fn look(layout: &Layout, number: usize) -> Result<bool> {
-    let mut member = connect(&layout.address(number))?;
+fn look(layout: &Layout, membership: &Membership, number: usize) -> Result<bool> {
+    let mut member = connect(membership, &layout.address(number))?;
     let role = member.hello()?;
     if role.set.is_none() {
         let config = configuration(layout, number);
@@ -48,8 +48,8 @@ fn look(layout: &Layout, number: usize) -> Result<bool> {
     Ok(role.primary)
 }
 
-fn connect(address: &str) -> Result<Connection> {
-    Connection::open(address, &ConnectionString::direct(address))
+fn connect(membership: &Membership, address: &str) -> Result<Connection> {
+    Connection::open(address, &membership.direct(address))
 }
 
 fn configuration(layout: &Layout, number: usize) -> DocBuf {
@@ -64,8 +64,8 @@ fn configuration(layout: &Layout, number: usize) -> DocBuf {
 }
 
 /// Tells the router at this address of the shards.
-pub fn add_shards(layout: &Layout, router: &str) -> Result<()> {
-    let mut router = connect(router)?;
+pub fn add_shards(layout: &Layout, membership: &Membership, router: &str) -> Result<()> {
+    let mut router = connect(membership, router)?;
     for number in 1..layout.ports.len() {
         let add = doc! { "addShard": layout.set_address(number).as_str() };
         router.command("admin", &add).map_err(|error| error.context("addShard"))?;

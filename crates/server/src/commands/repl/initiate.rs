@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use sheaf_bson::{DocBuf, RawDoc, Value, doc};
-use sheaf_client::pool::Pool;
 use sheaf_errors::{Code, Error, Result, bail};
 use sheaf_repl::config::{CUSTOM_DEFAULTS, MemberConfig, ReplSetConfig};
 
 use crate::args::Args;
 use crate::command::*;
 use crate::forward;
+use crate::node::Node;
 use crate::op::Operation;
 use crate::reply::Reply;
 
@@ -76,7 +76,7 @@ impl<'a> Command<'a, Operation<'a>> for ReplSetInitiate<'a> {
             );
         };
         for member in config.members.iter().filter(|member| member.id != me) {
-            check_member(&op.node().peers, &member.host, &replica.dialled(&member.host))?;
+            check_member(op.node(), &member.host, &replica.dialled(&member.host))?;
         }
         replica.initiate(config, me)?;
         Ok(Reply::ok().with_fields(|doc| {
@@ -106,13 +106,13 @@ fn with_version(config: RawDoc<'_>) -> DocBuf {
 const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Whether a member can be part of the new set: it answers, and is in no set and empty.
-fn check_member(pool: &Pool, host: &str, address: &str) -> Result<()> {
+fn check_member(node: &Node, host: &str, address: &str) -> Result<()> {
     let failed = |code: Code, why: &str| {
         let text = "replSetInitiate quorum check failed because not all proposed set members responded affirmatively";
         Error::new(code, format!("{text}: {host} failed with {why}"))
     };
     let ask = |command: DocBuf| {
-        forward::ask(pool, address, "admin", &command, ANSWER_PATIENCE)
+        forward::ask(node, address, "admin", &command, ANSWER_PATIENCE)
             .map_err(|error| failed(Code::NODE_NOT_FOUND, error.message()))
     };
     let hello = ask(doc! { "hello": 1 })?;

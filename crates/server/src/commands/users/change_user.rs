@@ -173,7 +173,7 @@ impl UpdateUser<'_> {
     fn fewer_mechanisms(&self, old: RawDoc<'_>) -> Result<Option<DocBuf>> {
         let Some(wanted) = &self.password.mechanisms else { return Ok(None) };
         let user = UserDocument::read(old)?;
-        if wanted.iter().any(|mechanism| user.credential(*mechanism).is_none()) {
+        if wanted.iter().any(|mechanism| !user.has(*mechanism)) {
             bail!(Code::BAD_VALUE, "mechanisms field must be a subset of previously set mechanisms");
         }
         Ok(Some(DocBuf::build(|doc| {

@@ -7,7 +7,7 @@ use sheaf_expr::ParseCx;
 use sheaf_query::matcher::Matcher;
 
 use super::fields::role_array;
-use crate::accounts::{ROLES, Stored, USERS};
+use crate::accounts::{KnownAccounts, ROLES, Stored, USERS};
 use crate::args::{Args, Loose};
 use crate::command::*;
 use crate::op::Operation;
@@ -277,6 +277,29 @@ fn as_user(which: &Asked<RoleName>, roles: &[Role], stored: &Stored<'_>) -> Resu
         all.privileges.write(&mut doc.array("inheritedPrivileges"));
         let _ = doc.array("inheritedAuthenticationRestrictions");
     }))
+}
+
+/// `{_getUserCacheGeneration: 1}`: by which routers see that users or roles have changed.
+pub struct GetUserCacheGeneration;
+
+impl<'a> Command<'a, Operation<'a>> for GetUserCacheGeneration {
+    const NAME: &'static str = "_getUserCacheGeneration";
+    const SPEC: Spec = Spec {
+        admin_only: true,
+        spread: Spread::Refused,
+        ..super::spec::shows(
+            "a number that changes with users and roles",
+            Privileges::Needs(&[Privilege::on(Resource::Cluster, &[Action::Internal])]),
+        )
+    };
+
+    fn parse(_: &mut Args<'a>) -> Result<Self> {
+        Ok(GetUserCacheGeneration)
+    }
+
+    fn run(self, op: &Operation<'a>) -> Result<Reply> {
+        Ok(Reply::ok().with("cacheGeneration", KnownAccounts::generation(op.engine())))
+    }
 }
 
 /// `{invalidateUserCache: 1}`: what is kept of users is never old, so there is nothing to forget.

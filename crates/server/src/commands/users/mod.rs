@@ -32,5 +32,6 @@ pub static COMMANDS: &[Entry<RunOnMongod>] = &[
     registered!(granted::RevokeRolesFromRole<'_>),
     registered!(info::UsersInfo<'_>),
     registered!(info::RolesInfo<'_>),
+    registered!(info::GetUserCacheGeneration),
     registered!(info::InvalidateUserCache),
 ];

@@ -17,7 +17,7 @@ pub const fn changes(help: &'static str, privileges: Privileges) -> Spec {
         test_only: false,
         concerns: Concerns::WRITE,
         privileges,
-        spread: Spread::Refused,
+        spread: Spread::ConfigServers,
         counter: Counter::Command,
         threads: Threads::DataMayBlock,
         ends_with_client: false,

@@ -52,7 +52,7 @@ impl Conductor {
         {
             return Ok(set.clone());
         }
-        let set = ReplicaSet::new(&host.parse::<SetAddress>()?);
+        let set = ReplicaSet::new(&host.parse::<SetAddress>()?, &self.front.membership);
         sets.insert(shard.to_owned(), (host.to_owned(), set.clone()));
         Ok(set)
     }

@@ -1,0 +1,367 @@
+//! Connections whose ends have proved to each other that they have the deployment's key ([`sheaf_auth::link`]). Without keys they are
+//! what they were.
+//!
+//! Who dials has proved itself, and had the other side prove itself, before it says anything; who is dialled reads nothing but the
+//! word by which a connection is known and the proof. From there on every byte is in a record that carries its number and its code.
+
+use std::io::{self, Read, Write};
+
+use bytes::{Buf, BytesMut};
+use sheaf_auth::Keys;
+use sheaf_auth::link::seal::{Opener, Sealer};
+use sheaf_auth::link::{Accepting, Dialling, MARK, OPENING_BYTES, PROOF_BYTES, Session, VERDICT_BYTES};
+use sheaf_front::front::Front;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use crate::protocol::GREETING_BYTES_MAX;
+
+/// Room for what is read of records at once.
+const READ_BYTES: usize = 64 << 10;
+
+/// Why a connection is not believed.
+fn refused(why: &'static str) -> io::Error {
+    io::Error::new(io::ErrorKind::PermissionDenied, why)
+}
+
+fn forged() -> io::Error {
+    refused("what came was not sent like this by who has proved itself")
+}
+
+/// Says the word by which a new connection is known, and proves the key.
+///
+/// Errors: the network's; `PermissionDenied`, if the other side does not have it.
+pub async fn dial(stream: &mut TcpStream, keys: Option<&Keys>, word: [u8; 4]) -> io::Result<Option<Session>> {
+    stream.write_all(&word).await?;
+    let Some(keys) = keys else { return Ok(None) };
+    let (dialling, opening) = Dialling::new(keys, word, rand::random());
+    stream.write_all(&opening).await?;
+    let mut answer = [0; OPENING_BYTES];
+    stream.read_exact(&mut answer).await?;
+    let (proving, proofs) = dialling.prove(&answer).map_err(refused)?;
+    stream.write_all(&proofs).await?;
+    let mut verdict = [0; VERDICT_BYTES];
+    stream.read_exact(&mut verdict).await?;
+    proving.finish(&verdict).map(Some).map_err(refused)
+}
+
+/// The same on a thread.
+pub fn dial_blocking(
+    mut stream: std::net::TcpStream,
+    keys: Option<&Keys>,
+    word: [u8; 4],
+) -> io::Result<Secured> {
+    stream.write_all(&word)?;
+    let Some(keys) = keys else { return Ok(Secured::new(stream, None, BytesMut::new(), BytesMut::new())) };
+    let (dialling, opening) = Dialling::new(keys, word, rand::random());
+    stream.write_all(&opening)?;
+    let mut answer = [0; OPENING_BYTES];
+    stream.read_exact(&mut answer)?;
+    let (proving, proofs) = dialling.prove(&answer).map_err(refused)?;
+    stream.write_all(&proofs)?;
+    let mut verdict = [0; VERDICT_BYTES];
+    stream.read_exact(&mut verdict)?;
+    let session = proving.finish(&verdict).map_err(refused)?;
+    Ok(Secured::new(stream, Some(session), BytesMut::new(), BytesMut::new()))
+}
+
+/// The key of a deployment as one of its members has it.
+#[derive(Clone, Default)]
+pub struct Secrets {
+    keys: Option<Keys>,
+    /// Whether others may have none yet.
+    optional: bool,
+}
+
+impl Secrets {
+    /// Of this server.
+    pub fn of(front: &Front) -> Secrets {
+        Secrets { keys: front.access.keys().cloned(), optional: front.options.transition_to_auth }
+    }
+
+    /// The keys to dial with, in the order in which to try: the deployment's, and none if others may have none.
+    pub fn to_dial_with(&self) -> impl Iterator<Item = Option<&Keys>> {
+        let none = (self.keys.is_some() && self.optional).then_some(None);
+        std::iter::once(self.keys.as_ref()).chain(none)
+    }
+}
+
+/// Whether the other side begins a proof; it says something within the time that its greeting has.
+async fn proves(stream: &TcpStream) -> io::Result<bool> {
+    let mut mark = [0; MARK.len()];
+    loop {
+        let read = stream.peek(&mut mark).await?;
+        if read == 0 || read == mark.len() || !MARK.starts_with(&mark[..read]) {
+            return Ok(mark == MARK);
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+    }
+}
+
+/// Has the other side prove itself on a connection that has begun with `word`.
+///
+/// Errors: the network's; `PermissionDenied`, if it does not have the key.
+pub async fn accept(stream: &mut TcpStream, secrets: &Secrets, word: [u8; 4]) -> io::Result<Option<Session>> {
+    let Some(keys) = &secrets.keys else { return Ok(None) };
+    if secrets.optional && !proves(stream).await? {
+        return Ok(None);
+    }
+    let mut opening = [0; OPENING_BYTES];
+    let (mark, nonce) = opening.split_at_mut(MARK.len());
+    stream.read_exact(mark).await?;
+    // Who has no keys says little, and waits.
+    if mark != MARK {
+        return Err(refused("it does not prove that it has the key"));
+    }
+    stream.read_exact(nonce).await?;
+    let (accepting, answer) = Accepting::new(keys, word, rand::random(), &opening).map_err(refused)?;
+    stream.write_all(&answer).await?;
+    let mut proofs = Vec::with_capacity(PROOF_BYTES);
+    let number = stream.read_u8().await?;
+    proofs.resize(Accepting::proof_bytes(number).map_err(refused)?, 0);
+    stream.read_exact(&mut proofs).await?;
+    let (session, verdict) = accepting.finish(&proofs).map_err(refused)?;
+    stream.write_all(&verdict).await?;
+    Ok(Some(session))
+}
+
+/// Writes these bytes, sealed if the connection is.
+pub async fn send(stream: &mut TcpStream, sealer: Option<&mut Sealer>, bytes: &[u8]) -> io::Result<()> {
+    let Some(sealer) = sealer else { return stream.write_all(bytes).await };
+    let mut sealed = Vec::new();
+    sealer.seal(bytes, &mut sealed);
+    stream.write_all(&sealed).await
+}
+
+/// The receiving end.
+pub struct Incoming {
+    stream: TcpStream,
+    opener: Option<Opener>,
+    /// What has come and was not opened yet.
+    raw: BytesMut,
+    /// What was sent, and not taken yet.
+    pub buffer: BytesMut,
+}
+
+impl Incoming {
+    /// Of this connection.
+    pub fn new(stream: TcpStream, opener: Option<Opener>) -> Incoming {
+        Incoming { stream, opener, raw: BytesMut::new(), buffer: BytesMut::new() }
+    }
+
+    /// The connection, to send on.
+    pub fn stream(&mut self) -> &mut TcpStream {
+        &mut self.stream
+    }
+
+    /// Memory that it holds.
+    pub fn capacity(&self) -> usize {
+        self.buffer.capacity() + self.raw.capacity()
+    }
+
+    /// Reads what there is into the buffer, waiting for some; 0 at the end.
+    pub async fn fill(&mut self) -> io::Result<usize> {
+        let Some(opener) = &mut self.opener else { return self.stream.read_buf(&mut self.buffer).await };
+        let before = self.buffer.len();
+        loop {
+            open_records(opener, &mut self.raw, &mut self.buffer)?;
+            if self.buffer.len() > before {
+                return Ok(self.buffer.len() - before);
+            }
+            self.raw.reserve(READ_BYTES);
+            if self.stream.read_buf(&mut self.raw).await? == 0 {
+                return if self.raw.is_empty() { Ok(0) } else { Err(io::ErrorKind::UnexpectedEof.into()) };
+            }
+        }
+    }
+
+    /// Reads a frame that cannot be long.
+    pub async fn short(&mut self) -> io::Result<Vec<u8>> {
+        let length = u32::from_le_bytes(self.first().await?);
+        if self.opener.is_none() && length.to_le_bytes() == MARK {
+            return Err(refused("it has a key, and this member has none"));
+        }
+        let length = length as usize;
+        if length > GREETING_BYTES_MAX {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "a greeting is too long"));
+        }
+        self.have(4 + length).await?;
+        self.buffer.advance(4);
+        Ok(self.buffer.split_to(length).to_vec())
+    }
+
+    /// The first four bytes of what comes, which stay there.
+    pub async fn first(&mut self) -> io::Result<[u8; 4]> {
+        self.have(4).await?;
+        Ok(std::array::from_fn(|at| self.buffer[at]))
+    }
+
+    /// Waits until so many bytes are there.
+    pub async fn have(&mut self, bytes: usize) -> io::Result<()> {
+        while self.buffer.len() < bytes {
+            self.buffer.reserve(bytes - self.buffer.len());
+            if self.fill().await? == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+        }
+        Ok(())
+    }
+
+    /// The same connection for a thread.
+    pub fn into_blocking(self, sealer: Option<Sealer>) -> io::Result<Secured> {
+        let stream = self.stream.into_std()?;
+        stream.set_nonblocking(false)?;
+        let session = sealer.zip(self.opener).map(|(seal, open)| Session { seal, open });
+        Ok(Secured::new(stream, session, self.raw, self.buffer))
+    }
+}
+
+/// Moves what records bring from one buffer to the other.
+fn open_records(opener: &mut Opener, raw: &mut BytesMut, into: &mut BytesMut) -> io::Result<()> {
+    while let Some((bytes, length)) = opener.open(raw).map_err(|_| forged())? {
+        into.reserve(bytes.len());
+        into.extend_from_slice(bytes);
+        raw.advance(length);
+    }
+    Ok(())
+}
+
+/// A connection of a thread.
+pub struct Secured {
+    stream: std::net::TcpStream,
+    session: Option<Session>,
+    raw: BytesMut,
+    buffer: BytesMut,
+}
+
+impl Secured {
+    fn new(
+        stream: std::net::TcpStream,
+        session: Option<Session>,
+        raw: BytesMut,
+        buffer: BytesMut,
+    ) -> Secured {
+        Secured { stream, session, raw, buffer }
+    }
+
+    /// One that nothing is proved on.
+    #[cfg(test)]
+    pub fn plain(stream: std::net::TcpStream) -> Secured {
+        Secured::new(stream, None, BytesMut::new(), BytesMut::new())
+    }
+
+    /// The socket, for its times.
+    pub fn socket(&self) -> &std::net::TcpStream {
+        &self.stream
+    }
+}
+
+impl Read for Secured {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        while self.buffer.is_empty() {
+            let Some(session) = &mut self.session else { return self.stream.read(into) };
+            open_records(&mut session.open, &mut self.raw, &mut self.buffer)?;
+            if !self.buffer.is_empty() {
+                break;
+            }
+            let filled = self.raw.len();
+            self.raw.resize(filled + READ_BYTES, 0);
+            let read = self.stream.read(&mut self.raw[filled..]);
+            self.raw.truncate(filled + *read.as_ref().unwrap_or(&0));
+            if read? == 0 {
+                return if self.raw.is_empty() { Ok(0) } else { Err(io::ErrorKind::UnexpectedEof.into()) };
+            }
+        }
+        let count = into.len().min(self.buffer.len());
+        into[..count].copy_from_slice(&self.buffer[..count]);
+        self.buffer.advance(count);
+        Ok(count)
+    }
+}
+
+impl Write for Secured {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let Some(session) = &mut self.session else { return self.stream.write(bytes) };
+        let mut sealed = Vec::with_capacity(bytes.len() + 256);
+        session.seal.seal(bytes, &mut sealed);
+        self.stream.write_all(&sealed)?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.stream.flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    const WORD: [u8; 4] = *b"ShMb";
+
+    fn keys(text: &str) -> Keys {
+        Keys::parse(text, "f").unwrap()
+    }
+
+    async fn pair() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let one = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        (one, listener.accept().await.unwrap().0)
+    }
+
+    async fn meet(one: Option<Keys>, other: Secrets) -> (io::Result<()>, io::Result<Vec<u8>>) {
+        let (mut dialling, mut accepting) = pair().await;
+        let sent = async move {
+            let mut session = dial(&mut dialling, one.as_ref(), WORD).await?;
+            let mut greeting = Vec::new();
+            crate::protocol::put(&mut greeting, b"who I am");
+            send(&mut dialling, session.as_mut().map(|session| &mut session.seal), &greeting).await
+        };
+        let received = async move {
+            let mut word = [0; 4];
+            accepting.read_exact(&mut word).await?;
+            let session = accept(&mut accepting, &other, WORD).await?;
+            Incoming::new(accepting, session.map(|session| session.open)).short().await
+        };
+        tokio::join!(sent, received)
+    }
+
+    #[tokio::test]
+    async fn both_have_the_key_or_nothing_is_read() {
+        let one = || Some(keys("aaaaaa"));
+        let with = |text: &str, optional: bool| Secrets { keys: Some(keys(text)), optional };
+        assert_eq!(meet(None, Secrets::default()).await.1.unwrap(), b"who I am");
+        assert_eq!(meet(one(), with("aaaaaa", false)).await.1.unwrap(), b"who I am");
+        assert_eq!(meet(one(), with("aaaaaa", true)).await.1.unwrap(), b"who I am");
+        assert_eq!(meet(None, with("aaaaaa", true)).await.1.unwrap(), b"who I am");
+        let why = |(_, received): (io::Result<()>, io::Result<Vec<u8>>)| received.unwrap_err().to_string();
+        assert_eq!(why(meet(one(), with("bbbbbb", false)).await), "it has another key");
+        assert_eq!(why(meet(one(), with("bbbbbb", true)).await), "it has another key");
+        assert_eq!(why(meet(None, with("aaaaaa", false)).await), "it does not prove that it has the key");
+        assert_eq!(why(meet(one(), Secrets::default()).await), "it has a key, and this member has none");
+        assert_eq!(with("aaaaaa", true).to_dial_with().count(), 2);
+    }
+
+    #[tokio::test]
+    async fn what_is_altered_on_the_way_is_not_read() {
+        let (mut dialling, mut accepting) = pair().await;
+        let key = keys("aaaaaa");
+        let dialled = dial(&mut dialling, Some(&key), WORD);
+        let accepted = async {
+            let mut word = [0; 4];
+            accepting.read_exact(&mut word).await?;
+            accept(&mut accepting, &Secrets { keys: Some(key.clone()), optional: false }, WORD).await
+        };
+        let (dialled, accepted) = tokio::join!(dialled, accepted);
+        let mut session = dialled.unwrap().unwrap();
+        let mut sealed = Vec::new();
+        session.seal.seal(b"one", &mut sealed);
+        // The same record twice.
+        dialling.write_all(&[sealed.clone(), sealed].concat()).await.unwrap();
+        let mut incoming = Incoming::new(accepting, accepted.unwrap().map(|session| session.open));
+        let read = incoming.fill().await;
+        assert_eq!(read.unwrap_err().kind(), io::ErrorKind::PermissionDenied);
+    }
+}

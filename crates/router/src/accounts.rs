@@ -1,0 +1,151 @@
+//! Users as a router knows them: those of the config servers.
+//!
+//! What was read is believed as long as the config servers say that no user and no role has changed since. They are asked by the first
+//! command after each second, so a change holds everywhere within that; here at once, if it came by this router.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use sheaf_auth::{Account, Role, RoleName, Roles, UserName};
+use sheaf_bson::{DocBuf, doc};
+use sheaf_cluster::first_batch;
+use sheaf_errors::{Code, Error, Result};
+use sheaf_front::access::Accounts;
+use sheaf_front::reactor::give_way;
+
+use crate::router::Router;
+
+/// For so long nobody asks whether users or roles have changed.
+const FRESH: Duration = Duration::from_secs(1);
+
+/// For so long what was read is believed while the config servers do not answer, as in MongoDB.
+const BELIEVED: Duration = Duration::from_secs(30);
+
+/// How long the config servers may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Most users that are kept in memory; with one more it begins anew.
+const KEPT: usize = 10_000;
+
+#[derive(Default)]
+struct Kept {
+    /// What the config servers have said of the state of users and roles, and when.
+    generation: Option<DocBuf>,
+    asked: Option<Instant>,
+    accounts: HashMap<UserName, Arc<Account>, ahash::RandomState>,
+}
+
+/// What was read of users last.
+#[derive(Default)]
+pub struct KnownAccounts {
+    kept: Mutex<Kept>,
+    /// One asks at a time.
+    asking: Mutex<()>,
+    /// There was a user or a role.
+    any: AtomicBool,
+}
+
+impl KnownAccounts {
+    /// Users or roles may have changed: the next command asks.
+    pub fn doubt(&self) {
+        self.kept.lock().asked = None;
+    }
+}
+
+/// Roles that somebody has made, asked for one by one.
+struct Remote<'r>(&'r Router);
+
+impl Roles for Remote<'_> {
+    fn made(&self, name: &RoleName) -> Result<Option<Role>> {
+        let found = self.0.first_of("system.roles", &doc! { "_id": &name.id() })?;
+        found.map(|document| Role::read(document.as_raw())).transpose()
+    }
+}
+
+impl Router {
+    fn ask_config(&self, command: &DocBuf) -> Result<DocBuf> {
+        let began = Instant::now();
+        let go_on = || {
+            if self.is_shutting_down() {
+                return Err(sheaf_front::front::shutting_down_error());
+            }
+            match began.elapsed() < PATIENCE {
+                true => Ok(()),
+                false => Err(Error::new(Code::NETWORK_TIMEOUT, "the config servers do not answer in time")),
+            }
+        };
+        // Whoever logs in may be on a thread that serves others.
+        give_way(true, || self.directory.run("admin", command, true, &go_on))
+    }
+
+    fn first_of(&self, collection: &str, filter: &DocBuf) -> Result<Option<DocBuf>> {
+        let find = doc! { "find": collection, "filter": filter.as_raw(), "limit": 1, "singleBatch": true };
+        Ok(first_batch(self.ask_config(&find)?.as_raw()).pop())
+    }
+
+    /// What the config servers say of the state of users and roles, if that is not older than [`FRESH`].
+    fn generation(&self) -> Result<DocBuf> {
+        let known = |fresh: Duration| {
+            let kept = self.accounts.kept.lock();
+            kept.generation.clone().filter(|_| kept.asked.is_some_and(|asked| asked.elapsed() < fresh))
+        };
+        if let Some(generation) = known(FRESH) {
+            return Ok(generation);
+        }
+        let _turn = give_way(true, || self.accounts.asking.lock());
+        if let Some(generation) = known(FRESH) {
+            return Ok(generation);
+        }
+        let asked = Instant::now();
+        let told = match self.ask_config(&doc! { "_getUserCacheGeneration": 1 }) {
+            Ok(told) => told,
+            Err(error) => return known(BELIEVED).ok_or(error),
+        };
+        let generation = doc! { "generation": told.as_raw().get_or_missing("cacheGeneration") };
+        let mut kept = self.accounts.kept.lock();
+        if kept.generation.as_ref() != Some(&generation) {
+            kept.accounts.clear();
+        }
+        kept.generation = Some(generation.clone());
+        kept.asked = Some(asked);
+        Ok(generation)
+    }
+}
+
+impl Accounts for Router {
+    fn account(&self, name: &UserName) -> Result<Option<Arc<Account>>> {
+        // Before the user: what changes in between is read again next time.
+        let generation = self.generation()?;
+        if let Some(account) = self.accounts.kept.lock().accounts.get(name) {
+            return Ok(Some(account.clone()));
+        }
+        let Some(document) = self.first_of("system.users", &doc! { "_id": &name.id() })? else {
+            return Ok(None);
+        };
+        let account = Arc::new(Account::read(document.as_raw(), &Remote(self))?);
+        let mut kept = self.accounts.kept.lock();
+        if kept.generation.as_ref() == Some(&generation) {
+            if kept.accounts.len() >= KEPT {
+                kept.accounts.clear();
+            }
+            kept.accounts.insert(name.clone(), account.clone());
+        }
+        Ok(Some(account))
+    }
+
+    fn is_empty(&self) -> Result<bool> {
+        if self.accounts.any.load(Ordering::Relaxed) {
+            return Ok(false);
+        }
+        for collection in ["system.users", "system.roles"] {
+            if self.first_of(collection, &doc! {})?.is_some() {
+                self.accounts.any.store(true, Ordering::Relaxed);
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+}

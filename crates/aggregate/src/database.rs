@@ -5,7 +5,6 @@ use std::sync::Arc;
 use sheaf_bson::{DocBuf, RawDoc, Value};
 use sheaf_errors::Result;
 use sheaf_rows::{BoxOperator, Cx, Operator};
-use sheaf_timeseries::TimeseriesOptions;
 
 use crate::namespace::Namespace;
 use crate::pipeline::Pipeline;
@@ -37,16 +36,6 @@ pub enum StatsSource {
     CurrentOp,
     /// `$listLocalSessions`: one document for each session.
     ListLocalSessions,
-    /// `$listClusterCatalog`: one document for each collection and view.
-    ListClusterCatalog,
-    /// `$listSessions`: one document for each session of the deployment.
-    ListSessions,
-    /// `$planCacheStats`: one document for each plan that is remembered.
-    PlanCacheStats,
-    /// `$querySettings`: one document for each query shape that has settings.
-    QuerySettings,
-    /// `$queryStats`: one document for each query shape that was measured.
-    QueryStats,
     /// `$listSampledQueries`: one document for each sample.
     ListSampledQueries,
     /// `$shardedDataDistribution`: one document for each sharded collection.
@@ -61,11 +50,6 @@ impl StatsSource {
             StatsSource::IndexStats => "$indexStats",
             StatsSource::CurrentOp => "$currentOp",
             StatsSource::ListLocalSessions => "$listLocalSessions",
-            StatsSource::ListClusterCatalog => "$listClusterCatalog",
-            StatsSource::ListSessions => "$listSessions",
-            StatsSource::PlanCacheStats => "$planCacheStats",
-            StatsSource::QuerySettings => "$querySettings",
-            StatsSource::QueryStats => "$queryStats",
             StatsSource::ListSampledQueries => "$listSampledQueries",
             StatsSource::ShardedDataDistribution => "$shardedDataDistribution",
         }
@@ -93,13 +77,8 @@ pub trait Database: Send + Sync {
     ) -> Result<Vec<DocBuf>>;
 
     /// Starts `$out`: gives the writer of a temporary collection that takes the target's place in the end.
-    /// `timeseries`: the target is to be such a collection.
-    fn begin_out(
-        &self,
-        namespace: &Namespace,
-        timeseries: Option<&TimeseriesOptions>,
-        cx: &Cx<'_>,
-    ) -> Result<Box<dyn OutWriter>>;
+    /// `spec` is the stage's argument, which may hold `timeseries`.
+    fn begin_out(&self, namespace: &Namespace, spec: Value<'_>, cx: &Cx<'_>) -> Result<Box<dyn OutWriter>>;
 
     /// The index that tells documents apart by exactly these fields, which `$merge` needs. `_id` alone always has
     /// one, also where there is no collection yet.

@@ -20,7 +20,6 @@ use sheaf_expr::{ClusterClock, ParseCx};
 use sheaf_query::matcher::Matcher;
 use sheaf_rows::{BoxOperator, Cx, Empty, Operator, pull};
 use sheaf_storage::{Collection, Engine, OpTime, View, Write};
-use sheaf_timeseries::TimeseriesOptions;
 
 use crate::change_stream::{ChangeStreamSource, SharedPosition};
 use crate::find;
@@ -46,8 +45,6 @@ pub struct Hooks {
     pub latency_stats: LatencyStats,
     /// Makes an `_id`.
     pub new_object_id: fn() -> ObjectId,
-    /// Makes the view of a time-series collection whose buckets `$out` has written: its name, its options.
-    pub make_view: MakeView,
     /// A random number.
     pub random: fn() -> u64,
     /// `host:port`, as `$collStats` and `$indexStats` show it.
@@ -65,9 +62,6 @@ pub struct Hooks {
     /// Whether a collection is sharded, where that matters: the command came through a router, which then has to read it of all shards.
     pub is_spread: Option<IsSpread>,
 }
-
-/// Makes a view, unless it is there.
-pub type MakeView = Box<dyn Fn(&str, &DocBuf, sheaf_rows::Interrupt<'_>) -> Result<OpTime> + Send + Sync>;
 
 /// Whether a collection is sharded in this state.
 pub type IsSpread = Box<dyn Fn(&View, &Collection) -> Result<bool> + Send + Sync>;
@@ -106,8 +100,6 @@ impl Db {
     pub fn new(engine: Engine, reads: Reads, hooks: Hooks, hint: Option<(&Namespace, Hint)>) -> Self {
         let own = hint.as_ref().map(|(namespace, _)| namespace.to_string());
         let hint = hint.filter(|(_, hint)| *hint != Hint::None);
-        // On a view it holds for the collection below.
-        let hint = hint.map(|(namespace, hint)| (below(&reads.view(), namespace), hint));
         Db(Arc::new(Inner {
             engine,
             reads,
@@ -115,7 +107,7 @@ impl Db {
             committed: Mutex::new(None),
             summary: Mutex::new(None),
             own,
-            hint,
+            hint: hint.map(|(namespace, hint)| (namespace.to_string(), hint)),
             change_stream: Mutex::new(None),
         }))
     }
@@ -232,16 +224,6 @@ impl Db {
     }
 }
 
-/// The collection below a view, and below the views that it may be on.
-fn below(view: &View, namespace: &Namespace) -> String {
-    let mut on = namespace.to_string();
-    for _ in 0..MAX_VIEW_DEPTH {
-        let Some((under, _)) = view.collection(&on).and_then(|found| found.view.as_ref()) else { break };
-        on = Namespace::new(namespace.database.clone(), under.clone()).to_string();
-    }
-    on
-}
-
 /// The query that a pipeline's leading stages make, and how many stages those are.
 pub fn head_query(pipeline: &Pipeline) -> (Query, usize) {
     let head = pipeline.head();
@@ -332,27 +314,17 @@ impl Database for Db {
         match source {
             StatsSource::CollStats => stats::coll_stats(self, namespace, spec, cx),
             StatsSource::IndexStats => stats::index_stats(self, namespace),
-            StatsSource::PlanCacheStats => stats::plan_cache_stats(self, namespace),
-            StatsSource::ListClusterCatalog => Ok(stats::cluster_catalog(self, namespace, spec)),
-            // Settings and measurements of shapes: none can be made on a server of this kind.
-            StatsSource::QuerySettings | StatsSource::QueryStats => Ok(Vec::new()),
-            StatsSource::CurrentOp
-            | StatsSource::ListLocalSessions
-            | StatsSource::ListSessions
-            | StatsSource::ListSampledQueries => (self.hooks.server_stats)(source, spec),
+            StatsSource::CurrentOp | StatsSource::ListLocalSessions | StatsSource::ListSampledQueries => {
+                (self.hooks.server_stats)(source, spec)
+            }
             StatsSource::ShardedDataDistribution => {
                 bail!(6789101, "The $shardedDataDistribution stage can only be run on router")
             }
         }
     }
 
-    fn begin_out(
-        &self,
-        namespace: &Namespace,
-        timeseries: Option<&TimeseriesOptions>,
-        cx: &Cx<'_>,
-    ) -> Result<Box<dyn OutWriter>> {
-        out::begin(self, namespace, timeseries, cx)
+    fn begin_out(&self, namespace: &Namespace, spec: Value<'_>, cx: &Cx<'_>) -> Result<Box<dyn OutWriter>> {
+        out::begin(self, namespace, spec, cx)
     }
 
     fn merge_index(&self, namespace: &Namespace, on: &[String]) -> Result<Option<MergeIndex>> {

@@ -71,6 +71,7 @@ pub struct ParseCx {
     pub(crate) redact: bool,
     pub(crate) depth: usize,
     api_strict: bool,
+    validator: bool,
     names: Vec<(Box<str>, Binding)>,
     /// The memory of the command's variables, where they are large.
     held: Vec<Arc<Held>>,
@@ -96,6 +97,7 @@ impl ParseCx {
             redact: false,
             depth: 0,
             api_strict: false,
+            validator: false,
             names: Vec::new(),
             held: Vec::new(),
             next_slot: 0,
@@ -130,6 +132,16 @@ impl ParseCx {
     pub fn with_api_strict(mut self, api_strict: bool) -> Self {
         self.api_strict = api_strict;
         self
+    }
+
+    /// Says whether what is parsed next is part of a collection's validator, where functions have no place.
+    pub fn set_validator(&mut self, validator: bool) {
+        self.validator = validator;
+    }
+
+    /// Whether what is parsed is part of a collection's validator.
+    pub(crate) fn is_validator(&self) -> bool {
+        self.validator
     }
 
     /// Whether the command is held to the stable API.

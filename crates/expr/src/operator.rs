@@ -9,7 +9,7 @@ use sheaf_errors::Result;
 
 use crate::context::{ParseCx, Slot};
 use crate::expr::{Call, Cx, Expr};
-use crate::ops::{self, Pattern, SortBy};
+use crate::ops::{self, Compiled, Pattern, SortBy};
 
 /// Evaluation of an operator whose arguments are all evaluated first.
 pub(crate) type ValuesFn = for<'a, 'e> fn(&[Value<'a>], Cx<'a, 'e>) -> Result<Value<'a>>;
@@ -94,6 +94,8 @@ pub(crate) enum State {
     },
     /// An order of elements, and the field that gave it, for explain.
     SortBy(SortBy, DocBuf),
+    /// A function in JavaScript.
+    Function(Box<Compiled>),
 }
 
 const fn entry(name: &'static str, form: Form) -> Operator {

@@ -88,6 +88,7 @@ impl Front {
         }
         let access = Access::new(options.authorization, options.keys.clone(), &parameters);
         let membership = Membership::new(access.keys(), options.transition_to_auth);
+        sheaf_js::set_enabled(options.javascript);
         let mut commands: Vec<_> = commands.collect();
         commands.sort_by_key(|command| command.name);
         let command_counts = commands.iter().map(|command| (command.name, CommandCount::default())).collect();

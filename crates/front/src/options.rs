@@ -30,6 +30,8 @@ pub struct FrontOptions {
     pub keys: Option<sheaf_auth::Keys>,
     /// Whether members and clients are taken, too, that prove nothing, while others get their keys.
     pub transition_to_auth: bool,
+    /// Whether clients' JavaScript runs (`--noscripting`); of the whole process.
+    pub javascript: bool,
     /// `--setParameter`s, in order.
     pub parameters: Vec<(String, String)>,
     /// The command line, for `getCmdLineOpts`.
@@ -61,6 +63,7 @@ impl Default for FrontOptions {
             authorization: false,
             keys: None,
             transition_to_auth: false,
+            javascript: true,
             parameters: Vec::new(),
             argv: Vec::new(),
             parsed: sheaf_bson::DocBuf::new(),

@@ -41,6 +41,7 @@ pub struct Settings {
     pub unix_socket_permissions: Option<u32>,
     pub compressors: Option<String>,
     pub auth: Option<bool>,
+    pub javascript: Option<bool>,
     pub key_file: Option<PathBuf>,
     pub cluster_auth_mode: Option<String>,
     pub transition_to_auth: Option<bool>,
@@ -99,6 +100,7 @@ impl Settings {
             own_keys,
             tls,
             metrics_port,
+            javascript,
         )
     }
 }
@@ -230,6 +232,7 @@ fn apply(settings: &mut Settings, path: &str, value: &Value) -> Result<(), Strin
                 other => return Err(format!("Bad value for {path}: {other}")),
             });
         }
+        "security.javascriptEnabled" => settings.javascript = Some(boolean(path, value)?),
         "security.keyFile" => settings.key_file = Some(path_of(value)?),
         "security.clusterAuthMode" => settings.cluster_auth_mode = Some(text(path, value)?),
         "security.transitionToAuth" => settings.transition_to_auth = Some(boolean(path, value)?),

@@ -125,6 +125,9 @@ pub struct ProcessFlags {
     /// Taken for compatibility; time zones are built in
     #[arg(long = "timeZoneInfo")]
     pub time_zone_info: Option<PathBuf>,
+    /// Clients' JavaScript does not run
+    #[arg(long)]
+    pub noscripting: bool,
     /// Clients must prove who they are, and may do only what they were granted
     #[arg(long, conflicts_with = "noauth")]
     pub auth: bool,
@@ -330,6 +333,7 @@ impl ProcessFlags {
             unix_socket_prefix: self.unix_socket_prefix.clone(),
             unix_socket_permissions: permissions,
             compressors: self.compressors.clone(),
+            javascript: self.noscripting.then_some(false),
             auth: if self.noauth { Some(false) } else { self.auth.then_some(true) },
             key_file: self.key_file.clone(),
             cluster_auth_mode: self.cluster_auth_mode.clone(),

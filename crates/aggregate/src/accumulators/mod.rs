@@ -3,6 +3,7 @@
 //! One entry of [`ACCUMULATORS`] per accumulator: its name, how its argument is read and what gathers its
 //! values. To add one: write a [`State`] and its entry.
 
+mod function;
 mod minmax;
 mod n;
 mod numeric;
@@ -69,6 +70,8 @@ pub static ACCUMULATORS: &[Accumulator] = &[
     Accumulator { name: "$bottomN", parse: top::parse },
     Accumulator { name: "$median", parse: percentile::parse },
     Accumulator { name: "$percentile", parse: percentile::parse },
+    Accumulator { name: "$accumulator", parse: function::parse },
+    Accumulator { name: "$_internalJsReduce", parse: function::parse_reduce },
 ];
 
 /// Whether `name` is an accumulator.

@@ -20,6 +20,18 @@ fn argument(name: &str) -> DocBuf {
         "$percentile" => {
             doc! { "f": { (name): { "input": "$v", "p": [0.1, 0.5, 1], "method": "approximate" } } }
         }
+        "$accumulator" => doc! { "f": { (name): {
+            "init": "function() { return [] }",
+            "accumulate": "function(all, v) { all.push(v); return all }",
+            "accumulateArgs": Value::Array(ArrayBuf::of([Value::String("$v")]).as_raw()),
+            "merge": "function(a, b) { return a.concat(b) }",
+            "finalize": "function(all) { return all.length ? all : null }",
+            "lang": "js",
+        } } },
+        "$_internalJsReduce" => doc! { "f": { (name): {
+            "data": { "k": "$k", "v": "$v" },
+            "eval": "function(k, vs) { return {l: vs.reduce((l, v) => l.concat(v && v.l ? v.l : [v]), [])} }",
+        } } },
         _ => doc! { "f": { (name): "$v" } },
     }
 }
@@ -165,7 +177,7 @@ fn what_is_no_partial_result_is_refused() {
     for accumulator in ACCUMULATORS {
         let name = accumulator.name;
         // Any value at all is a result of these.
-        if matches!(name, "$min" | "$max" | "$first" | "$last") {
+        if matches!(name, "$min" | "$max" | "$first" | "$last" | "$accumulator") {
             continue;
         }
         let of = accumulation(name);

@@ -7,10 +7,8 @@
 pub mod analyze;
 pub mod cache;
 pub mod choose;
-pub mod filters;
 pub mod hint;
 pub mod query;
-pub mod shape;
 pub mod wildcard;
 
 use std::sync::Arc;

@@ -13,6 +13,7 @@ mod convert;
 mod date;
 mod date_parts;
 mod date_unit;
+mod function;
 mod misc;
 mod n_array;
 mod object;
@@ -32,6 +33,7 @@ use sheaf_bson::{ArrayWriter, MAX_DEPTH, RawDoc, Value, array_in, document_in};
 use sheaf_errors::{Code, Result, bail};
 
 pub(crate) use date::checked_millis;
+pub(crate) use function::Compiled;
 pub use date_unit::Unit;
 pub(crate) use regex::Pattern;
 pub(crate) use sort_array::SortBy;
@@ -53,6 +55,7 @@ pub(crate) static FAMILIES: &[&[Operator]] = &[
     date::OPERATORS,
     date_parts::OPERATORS,
     date_unit::OPERATORS,
+    function::OPERATORS,
     misc::OPERATORS,
     n_array::OPERATORS,
     object::OPERATORS,

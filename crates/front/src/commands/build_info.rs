@@ -49,7 +49,7 @@ pub fn write(doc: &mut DocWriter<'_, Vec<u8>>) {
     doc.append("gitVersion", concat!("sheaf-", env!("CARGO_PKG_VERSION")));
     let _ = doc.array("modules");
     doc.append("allocator", "mimalloc");
-    doc.append("javascriptEngine", "none");
+    doc.append("javascriptEngine", if sheaf_js::is_enabled() { "quickjs" } else { "none" });
     doc.append("sysInfo", "deprecated");
     {
         let mut parts = doc.array("versionArray");

@@ -33,6 +33,8 @@ pub enum MatchExpr {
     Expr(Box<Expr>),
     /// `$jsonSchema`.
     Schema(Box<Schema>),
+    /// `$where`.
+    Where(Box<sheaf_js::Script>),
 }
 
 /// A test on what a path leads to. It passes if any of the values that the path leads to passes (see

@@ -63,6 +63,7 @@ impl MatchExpr {
             MatchExpr::Leaf(leaf) => leaf.matches(doc, details)?,
             MatchExpr::Expr(expr) => expr.eval(doc, env)?.truthy(),
             MatchExpr::Schema(schema) => schema.matches(doc)?,
+            MatchExpr::Where(script) => script.test(doc)?,
         })
     }
 
@@ -80,6 +81,7 @@ impl MatchExpr {
             MatchExpr::Not(child) => !child.matches_plain(doc)?,
             MatchExpr::Leaf(leaf) => leaf.matches(doc, None)?,
             MatchExpr::Schema(schema) => schema.matches(doc)?,
+            MatchExpr::Where(script) => script.test(doc)?,
         })
     }
 
@@ -99,6 +101,7 @@ impl MatchExpr {
             MatchExpr::Schema(schema) => {
                 element.kind() == Type::Document && schema.matches(inner(element))?
             }
+            MatchExpr::Where(_) => unreachable!("$where is refused within $elemMatch"),
         })
     }
 }

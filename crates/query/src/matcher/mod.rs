@@ -168,7 +168,7 @@ fn put_dependencies(expr: &MatchExpr, deps: &mut Deps) {
         // The conditions inside an $elemMatch are below the leaf's own path.
         MatchExpr::Leaf(leaf) => _ = deps.paths.insert(leaf.path.dotted().to_owned()),
         MatchExpr::Expr(expr) => expr.dependencies(deps),
-        MatchExpr::Schema(_) => deps.whole_document = true,
+        MatchExpr::Schema(_) | MatchExpr::Where(_) => deps.whole_document = true,
         other => other.children().iter().for_each(|child| put_dependencies(child, deps)),
     }
 }

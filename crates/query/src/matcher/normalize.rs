@@ -236,5 +236,6 @@ pub(super) fn rank(expr: &MatchExpr) -> u8 {
         MatchExpr::AlwaysFalse => 24,
         MatchExpr::AlwaysTrue => 25,
         MatchExpr::Schema(_) => 26,
+        MatchExpr::Where(_) => 27,
     }
 }

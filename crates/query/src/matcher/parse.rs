@@ -171,6 +171,23 @@ fn compare(path: &str, op: CompareOp, value: Value<'_>) -> Result<MatchExpr> {
     leaf(path, Test::Compare { op, operand: own(value)? })
 }
 
+/// The code of a `$where`.
+///
+/// Errors: `BadValue` for another type, and where there is no JavaScript; `JSInterpreterFailure`.
+fn script(value: Value<'_>) -> Result<sheaf_js::Script> {
+    let code = match value {
+        Value::String(code) | Value::JavaScript(code) => code,
+        Value::CodeWithScope(_) => {
+            bail!(4649201, "$where no longer supports deprecated BSON type CodeWScope")
+        }
+        _ => bail!(Code::BAD_VALUE, "$where got bad type"),
+    };
+    if !sheaf_js::is_enabled() {
+        bail!(Code::BAD_VALUE, "no globalScriptEngine in $where parsing");
+    }
+    sheaf_js::Script::new(code)
+}
+
 impl Parser<'_> {
     fn filter(&mut self, filter: RawDoc<'_>) -> Result<MatchExpr> {
         if self.depth > MAX_TREE_DEPTH {
@@ -217,7 +234,10 @@ impl Parser<'_> {
             "$expr" => {
                 self.check_top(name)?;
                 self.check_allowed(name, Code::QUERY_FEATURE_NOT_ALLOWED, Features::Validator)?;
-                MatchExpr::Expr(Box::new(Expr::parse(value, self.cx)?))
+                self.cx.set_validator(self.features == Features::Validator);
+                let expr = Expr::parse(value, self.cx);
+                self.cx.set_validator(false);
+                MatchExpr::Expr(Box::new(expr?))
             }
             "$sampleRate" => {
                 self.check_top(name)?;
@@ -246,11 +266,13 @@ impl Parser<'_> {
                 self.texts += 1;
                 MatchExpr::AlwaysFalse
             }
-            // What mongod says when it was started without JavaScript.
             "$where" => {
                 self.check_top(name)?;
                 self.check_allowed(name, Code::BAD_VALUE, Features::All)?;
-                bail!(Code::BAD_VALUE, "no globalScriptEngine in $where parsing")
+                if self.features == Features::Pipeline {
+                    bail!(Code::BAD_VALUE, "$where is not allowed in this context");
+                }
+                MatchExpr::Where(Box::new(script(value)?))
             }
             "$not" => bail!(
                 Code::BAD_VALUE,

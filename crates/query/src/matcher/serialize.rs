@@ -32,6 +32,7 @@ fn put(expr: &MatchExpr, doc: &mut Writer<'_>) {
             doc.append("$expr", expr.serialize(&arena));
         }
         MatchExpr::Schema(schema) => _ = doc.append("$jsonSchema", schema.source()),
+        MatchExpr::Where(script) => _ = doc.append("$where", Value::JavaScript(&script.code)),
     }
 }
 
@@ -126,7 +127,7 @@ pub(super) fn put_shape(expr: &MatchExpr, shape: &mut Vec<u8>) {
     shape.push(rank(expr));
     match expr {
         MatchExpr::Leaf(leaf) => put_leaf_shape(leaf, shape),
-        MatchExpr::Expr(_) | MatchExpr::Schema(_) => {
+        MatchExpr::Expr(_) | MatchExpr::Schema(_) | MatchExpr::Where(_) => {
             // Their operands decide everything, so they are part of the shape.
             shape.extend_from_slice(to_doc(expr).as_bytes());
         }

@@ -110,12 +110,7 @@ pub fn drop_indexes<'a>(args: &mut Args<'a>, op: &Operation<'a>) -> Result<Reply
     run(args, op, false, is_gone, |_, told| raw(told))
 }
 
-/// `planCacheListFilters`: each shard has its own.
-pub fn list_filters<'a>(args: &mut Args<'a>, op: &Operation<'a>) -> Result<Reply> {
-    run(args, op, false, never, |_, told| raw(told))
-}
-
-/// `collMod`, `planCacheClear`, `planCacheSetFilter`, `planCacheClearFilters`.
+/// `collMod`, `planCacheClear`.
 pub fn change<'a>(args: &mut Args<'a>, op: &Operation<'a>) -> Result<Reply> {
     run(args, op, false, never, |_, told| raw(told))
 }

@@ -4,7 +4,6 @@ pub mod admin;
 pub mod crud;
 pub mod ddl;
 pub mod diag;
-pub mod plans;
 pub mod repl;
 pub mod session;
 pub mod sharding;
@@ -22,7 +21,6 @@ pub static TABLE: LazyLock<Table<RunOnMongod>> = LazyLock::new(|| {
         crud::COMMANDS,
         ddl::COMMANDS,
         diag::COMMANDS,
-        plans::COMMANDS,
         repl::COMMANDS,
         session::COMMANDS,
         sharding::COMMANDS,

@@ -137,6 +137,7 @@ pub fn front_options(
         authorization: security::asks_clients(settings),
         keys: security::keys(settings)?,
         transition_to_auth: settings.transition_to_auth == Some(true),
+        javascript: settings.javascript != Some(false),
         parameters: parameters(settings),
         argv: argv.to_vec(),
         parsed: parsed(settings),

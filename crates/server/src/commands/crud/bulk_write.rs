@@ -18,10 +18,9 @@ use super::query::{check_collation, first_batch, parse_cx, parse_filter, set_sor
 use super::writes::{
     WriteFields, check_count, collection_for_write, is_stale, refuse_view, with_cx, with_writer,
 };
-use crate::args::{Args, Array, Documents, NonNegative, check_collection_name, check_db_name};
+use crate::args::{Args, Array, Documents, Loose, NonNegative, check_collection_name, check_db_name};
 use crate::command::*;
 use crate::commands::ddl::names;
-use crate::commands::timeseries::{self, UpdateParts};
 use crate::cursors::{Batch, Filled, ServerCursor};
 use crate::op::Operation;
 use crate::reply::Reply;
@@ -83,7 +82,7 @@ impl<'a> Command<'a, Operation<'a>> for BulkWrite<'a> {
             namespaces.push(namespace);
         }
         let ordered = args.optional::<bool>("ordered")?.unwrap_or(true);
-        let errors_only = args.optional::<bool>("errorsOnly")?.unwrap_or(false);
+        let errors_only = args.optional::<Loose>("errorsOnly")?.is_some_and(|flag| flag.0);
         let mut batch_size = None;
         if let Some(cursor) = args.optional::<RawDoc<'a>>("cursor")? {
             let mut options = Args::of_part("bulkWrite.cursor", cursor)?;
@@ -195,8 +194,9 @@ struct Done {
 impl<'a> BulkWrite<'a> {
     fn parse_op(&self, doc: RawDoc<'a>) -> Result<Parsed<'a>> {
         let name = doc.iter().next().map_or("", |first| first.key());
-        let flag =
-            |args: &mut Args<'a>, name| -> Result<bool> { Ok(args.optional::<bool>(name)?.unwrap_or(false)) };
+        let flag = |args: &mut Args<'a>, name| -> Result<bool> {
+            Ok(args.optional::<Loose>(name)?.is_some_and(|flag| flag.0))
+        };
         let mut args = Args::of_document("bulkWrite.ops", doc)?;
         let index = args.own_value();
         let kind = match name {
@@ -231,14 +231,7 @@ impl<'a> BulkWrite<'a> {
         };
         args.ignore(&["sampleId", "upsertSupplied"]);
         args.finish()?;
-        let Value::Int32(number) = index else {
-            bail!(
-                Code::TYPE_MISMATCH,
-                "BSON field '{name}' is the wrong type '{}', expected type 'int'",
-                index.type_name()
-            )
-        };
-        let at = usize::try_from(number).ok();
+        let at = index.as_exact_i64().and_then(|n| usize::try_from(n).ok());
         match at.and_then(|at| self.namespaces.get(at)) {
             Some(namespace) => {
                 let uuid = at.and_then(|at| self.uuids.get(at).copied().flatten());
@@ -326,9 +319,7 @@ impl<'a> BulkWrite<'a> {
                 return Ok(Done { n: 0, modified, upserted: None });
             }
         };
-        if !collection.is_timeseries() {
-            refuse_view(&collection)?;
-        }
+        refuse_view(&collection)?;
         with_cx(op, self.fields.bypass, |cx| {
             let name = |w: &mut dyn Write, change: Change<'_>| {
                 let record = match change {
@@ -354,20 +345,6 @@ impl<'a> BulkWrite<'a> {
         kind: &Kind<'a>,
     ) -> Result<Done> {
         match kind {
-            Kind::Insert(document) if collection.is_timeseries() => {
-                timeseries::insert_one(op, w, cx, collection, *document)?;
-                Ok(Done { n: 1, modified: None, upserted: None })
-            }
-            Kind::Update(update) if collection.is_timeseries() => {
-                update.statement(op, self.variables)?;
-                let result = timeseries::update(op, w, cx, collection, &update.parts(self.variables))?;
-                Ok(Done { n: result.matched, modified: Some(result.modified), upserted: None })
-            }
-            Kind::Delete { filter, multi, .. } if collection.is_timeseries() => {
-                let filter = (*filter, self.variables);
-                let (n, _) = timeseries::delete(op, w, cx, collection, filter, *multi)?;
-                Ok(Done { n, modified: None, upserted: None })
-            }
             Kind::Insert(document) => {
                 let prepared = prepare_insert(*document, cx.new_object_id, cx.empty_timestamp())?;
                 let document = prepared.as_ref().map_or(*document, |prepared| prepared.as_raw());
@@ -458,18 +435,6 @@ fn recorded_done(kind: &Kind<'_>, recorded: &DocBuf) -> Done {
 }
 
 impl UpdateOp<'_> {
-    /// The operation as one on measurements.
-    fn parts<'p>(&'p self, variables: Option<RawDoc<'p>>) -> UpdateParts<'p> {
-        UpdateParts {
-            filter: self.filter,
-            update: self.update,
-            multi: self.multi,
-            upsert: self.upsert,
-            array_filters: &self.array_filters,
-            variables,
-        }
-    }
-
     fn statement(&self, op: &Operation<'_>, variables: Option<RawDoc<'_>>) -> Result<UpdateStatement> {
         check_collation(self.collation)?;
         let mut cx = parse_cx(op, variables)?;

@@ -11,6 +11,7 @@ mod find;
 mod find_and_modify;
 mod get_more;
 mod insert;
+mod map_reduce;
 pub mod pipeline;
 pub mod query;
 pub mod rights;
@@ -33,5 +34,6 @@ pub static COMMANDS: &[Entry<RunOnMongod>] = &[
     registered!(count::Count),
     registered!(distinct::Distinct),
     registered!(aggregate::Aggregate),
+    registered!(map_reduce::MapReduce),
     registered!(explain::Explain),
 ];

@@ -15,7 +15,6 @@ use sheaf_front::access::Rights;
 use sheaf_front::operations;
 use sheaf_rows::{BoxOperator, Cx, Limits, Operator, Step, pull};
 
-use crate::commands::timeseries::make_view;
 use crate::cursors::{Batch, Filled, ServerCursor};
 use crate::node::Node;
 use crate::op::Operation;
@@ -24,7 +23,6 @@ use crate::parked::Changes;
 /// The database of one pipeline, which reads what the command reads. The hint holds for this namespace.
 pub fn database(op: &Operation<'_>, hint: Option<(&Namespace, Hint)>, bypass_validation: bool) -> Result<Db> {
     let (node, metrics, rights) = (op.node().clone(), op.node().clone(), op.rights.clone());
-    let maker = op.node().clone();
     let hooks = Hooks {
         server_stats: Box::new(move |source, spec| server_documents(&node, &rights, source, spec)),
         latency_stats: Box::new(move |namespace, histograms| {
@@ -33,9 +31,6 @@ pub fn database(op: &Operation<'_>, hint: Option<(&Namespace, Hint)>, bypass_val
         }),
         cluster_clock: op.cluster_clock(),
         new_object_id: crate::node::new_object_id,
-        make_view: Box::new(move |namespace, options, interrupt| {
-            make_view(&maker, namespace, options, interrupt)
-        }),
         random: rand::random,
         host: op.node().host_and_port(),
         shard: op.node().sharding().and_then(|sharding| sharding.shard_name()).map(str::to_owned),
@@ -68,7 +63,7 @@ fn server_documents(
     // Without rights for all, one's own.
     let of_all = rights.are_everything() || spec.get("allUsers").is_some_and(|all| all.truthy());
     match source {
-        StatsSource::ListLocalSessions | StatsSource::ListSessions => {
+        StatsSource::ListLocalSessions => {
             let mut sessions = node.sessions.list();
             let named = spec.get("users").and_then(|users| users.as_array()).unwrap_or(RawDoc::EMPTY);
             let named: Vec<UserName> =

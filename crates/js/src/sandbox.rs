@@ -1,0 +1,389 @@
+//! A runtime with the functions of one filter, expression or command.
+
+use std::sync::Arc;
+
+use md5::{Digest, Md5};
+use parking_lot::Mutex;
+use rquickjs::context::EvalOptions;
+use rquickjs::function::Args;
+use rquickjs::object::Property;
+use rquickjs::{CaughtError, Context, Ctx, Error as EngineError, Function as JsFunction, Object, Runtime, Value as Js};
+use sheaf_bson::{Decimal128, OwnedValue, RawDoc, Value};
+use sheaf_errors::{Code, Error, Result};
+use sheaf_meter::Held;
+
+use crate::MAX_HEAP_BYTES;
+use crate::from_js::{Failure, FromJs};
+use crate::source::{forms, is_function};
+use crate::to_js::ToJs;
+
+/// What a sandbox may have at first; most never need more.
+const FIRST_HEAP_BYTES: usize = 8 << 20;
+
+/// Frames of functions that call themselves; threads have more than that left.
+const STACK_BYTES: usize = 256 << 10;
+
+const PRELUDE: &str = include_str!("prelude.js");
+
+/// The place of what the prelude gives us among a sandbox's globals.
+const OWN: &str = "$sandbox";
+
+/// What `emit` was called with: keys and values.
+pub type Emitted = Vec<(OwnedValue, OwnedValue)>;
+
+/// A runtime of its own for a client's functions.
+pub struct Sandbox {
+    engine: Mutex<Engine>,
+    shared: Arc<Shared>,
+}
+
+/// What the engine's callbacks and its callers both see.
+#[derive(Default)]
+struct Shared {
+    /// Why the meter had the function end.
+    stopped: Mutex<Option<Error>>,
+    emitted: Mutex<Emitted>,
+}
+
+struct Engine {
+    context: Context,
+    runtime: Runtime,
+    heap_bytes: usize,
+    /// The operation's account pays for the heap.
+    held: Held,
+    calls: u32,
+    functions: usize,
+}
+
+/// How an attempt ended that gave nothing.
+enum Ended {
+    /// It needs more memory than it has.
+    OutOfMemory,
+    Failed(Error),
+}
+
+impl Sandbox {
+    /// A sandbox without functions.
+    ///
+    /// Errors: `ExceededMemoryLimit`.
+    pub fn new() -> Result<Arc<Sandbox>> {
+        let held = sheaf_meter::reserve(FIRST_HEAP_BYTES as u64)?;
+        let shared = Arc::new(Shared::default());
+        let runtime = Runtime::new().map_err(no_engine)?;
+        runtime.set_memory_limit(FIRST_HEAP_BYTES);
+        runtime.set_max_stack_size(STACK_BYTES);
+        let watch = shared.clone();
+        runtime.set_interrupt_handler(Some(Box::new(move || match sheaf_meter::check() {
+            Ok(()) => false,
+            Err(error) => {
+                *watch.stopped.lock() = Some(error);
+                true
+            }
+        })));
+        let context = Context::full(&runtime).map_err(no_engine)?;
+        context.with(|ctx| furnish(&ctx, &shared)).map_err(no_engine)?;
+        let engine = Engine { context, runtime, heap_bytes: FIRST_HEAP_BYTES, held, calls: 0, functions: 0 };
+        Ok(Arc::new(Sandbox { engine: Mutex::new(engine), shared }))
+    }
+
+    /// Adds a client's code.
+    ///
+    /// Errors: `JSInterpreterFailure` for what is no JavaScript; those of a function that is called.
+    pub fn add(self: &Arc<Self>, code: &str) -> Result<Function> {
+        let mut engine = self.engine.lock();
+        let [function, expression, statements] = forms(code);
+        let mut tries = vec![expression, statements];
+        if is_function(code) {
+            tries.insert(0, function);
+        }
+        let at = engine.functions;
+        self.until_it_fits(&mut engine, |engine| {
+            engine.context.with(|ctx| {
+                let functions: Object<'_> = own(&ctx).and_then(|own| own.get("functions")).map_err(|error| self.ended(&ctx, error))?;
+                let mut refused = None;
+                for source in &tries {
+                    let mut options = EvalOptions::default();
+                    options.strict = false;
+                    match ctx.eval_with_options::<Js<'_>, _>(source.as_str(), options) {
+                        Ok(made) if made.is_function() => {
+                            return functions.set(at as u32, made).map_err(|error| self.ended(&ctx, error));
+                        }
+                        Ok(_) => {}
+                        Err(error) => match self.ended(&ctx, error) {
+                            Ended::OutOfMemory => return Err(Ended::OutOfMemory),
+                            Ended::Failed(error) => refused = Some(error),
+                        },
+                    }
+                }
+                Err(Ended::Failed(refused.unwrap_or_else(|| failure("the code is no function".to_owned()))))
+            })
+        })?;
+        engine.functions += 1;
+        Ok(Function { sandbox: self.clone(), at })
+    }
+
+    /// Sets a global variable.
+    ///
+    /// Errors: `ExceededMemoryLimit`.
+    pub fn set_global(&self, name: &str, value: Value<'_>) -> Result<()> {
+        let mut engine = self.engine.lock();
+        self.until_it_fits(&mut engine, |engine| {
+            engine.context.with(|ctx| {
+                let set = || {
+                    let makers = own(&ctx)?;
+                    let made = ToJs { ctx: &ctx, makers: &makers, sources: None, call: 0 }.value(value)?;
+                    ctx.globals().set(name, made)
+                };
+                set().map_err(|error| self.ended(&ctx, error))
+            })
+        })
+    }
+
+    /// Takes what `emit` was called with since the last time.
+    pub fn take_emitted(&self) -> Emitted {
+        std::mem::take(&mut self.shared.emitted.lock())
+    }
+
+    /// Tries with more and more memory.
+    fn until_it_fits<T>(
+        &self,
+        engine: &mut Engine,
+        attempt: impl Fn(&mut Engine) -> std::result::Result<T, Ended>,
+    ) -> Result<T> {
+        let emitted = self.shared.emitted.lock().len();
+        loop {
+            match attempt(engine) {
+                Ok(value) => return Ok(value),
+                Err(Ended::Failed(error)) => return Err(error),
+                Err(Ended::OutOfMemory) if engine.heap_bytes * 4 > MAX_HEAP_BYTES => {
+                    return Err(failure("InternalError: out of memory".to_owned()));
+                }
+                Err(Ended::OutOfMemory) => {
+                    let more = engine.heap_bytes * 4;
+                    engine.held.set(more as u64)?;
+                    engine.runtime.set_memory_limit(more);
+                    engine.heap_bytes = more;
+                    self.shared.emitted.lock().truncate(emitted);
+                }
+            }
+        }
+    }
+
+    fn failed(&self, ctx: &Ctx<'_>, failure: Failure) -> Ended {
+        match failure {
+            Failure::Engine(error) => self.ended(ctx, error),
+            Failure::Client(error) => Ended::Failed(error),
+        }
+    }
+
+    /// What an error of the engine means.
+    fn ended(&self, ctx: &Ctx<'_>, error: EngineError) -> Ended {
+        if let Some(error) = self.shared.stopped.lock().take() {
+            ctx.catch();
+            return Ended::Failed(error);
+        }
+        if matches!(error, EngineError::Allocation) {
+            return Ended::OutOfMemory;
+        }
+        let text = match CaughtError::from_error(ctx, error) {
+            CaughtError::Error(error) => error.to_string(),
+            CaughtError::Exception(exception) => {
+                let message = exception.message().unwrap_or_default();
+                if message == "out of memory" {
+                    return Ended::OutOfMemory;
+                }
+                let name: String = exception.get("name").unwrap_or_else(|_| "Error".to_owned());
+                format!("{name}: {message} :\n{}", exception.stack().unwrap_or_default())
+            }
+            CaughtError::Value(value) if value.is_null() => return Ended::OutOfMemory,
+            CaughtError::Value(value) => {
+                let shown = ctx.json_stringify(value).ok().flatten().and_then(|text| text.to_string().ok());
+                format!("uncaught exception: {}", shown.unwrap_or_default())
+            }
+        };
+        Ended::Failed(failure(text))
+    }
+}
+
+/// A client's function in its sandbox.
+pub struct Function {
+    sandbox: Arc<Sandbox>,
+    at: usize,
+}
+
+/// A function with the code that it was made of.
+pub struct Script {
+    /// The client's code.
+    pub code: Box<str>,
+    function: Function,
+}
+
+impl std::fmt::Debug for Script {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Script").field(&self.code).finish()
+    }
+}
+
+impl std::ops::Deref for Script {
+    type Target = Function;
+
+    fn deref(&self) -> &Function {
+        &self.function
+    }
+}
+
+impl Script {
+    /// The code in a sandbox of its own.
+    ///
+    /// Errors: those of [`Sandbox::new`] and [`Sandbox::add`].
+    pub fn new(code: &str) -> Result<Script> {
+        Ok(Script { code: code.into(), function: Sandbox::new()?.add(code)? })
+    }
+}
+
+impl Function {
+    /// Calls the function; `this` is an empty document where there is none.
+    ///
+    /// Errors: `JSInterpreterFailure` for what it throws; what the meter says; `ExceededMemoryLimit`.
+    pub fn call(&self, this: RawDoc<'_>, args: &[Value<'_>]) -> Result<OwnedValue> {
+        self.run(this, args, true, |from, value| from.owned(&value))
+    }
+
+    /// Calls the function for each list of arguments, behind what the call before it gave: first `state`. What stands
+    /// between them stays JavaScript's.
+    ///
+    /// Errors: those of [`Function::call`].
+    pub fn fold(&self, state: Value<'_>, calls: &[OwnedValue]) -> Result<OwnedValue> {
+        let sandbox = &self.sandbox;
+        let mut engine = sandbox.engine.lock();
+        sandbox.until_it_fits(&mut engine, |engine| {
+            engine.calls = engine.calls.wrapping_add(1);
+            let call = engine.calls;
+            engine.context.with(|ctx| {
+                let mut sources = Vec::new();
+                let mut attempt = || -> std::result::Result<OwnedValue, Failure> {
+                    let makers = own(&ctx)?;
+                    let function: JsFunction<'_> = makers.get::<_, Object<'_>>("functions")?.get(self.at as u32)?;
+                    let mut to = ToJs { ctx: &ctx, makers: &makers, sources: Some(&mut sources), call };
+                    let mut state = to.value(state)?;
+                    for args in calls {
+                        sheaf_meter::tick(20)?;
+                        let args = args.as_value().as_array().unwrap_or(RawDoc::EMPTY);
+                        let mut list = Args::new_unsized(ctx.clone());
+                        list.push_arg(state)?;
+                        for arg in args.values() {
+                            list.push_arg(to.value(arg)?)?;
+                        }
+                        state = function.call_arg(list)?;
+                    }
+                    FromJs { makers: &makers, sources: &sources, call }.owned(&state)
+                };
+                attempt().map_err(|failure| sandbox.failed(&ctx, failure))
+            })
+        })
+    }
+
+    /// Whether the function says yes to a document, which is its `this` and its global `obj`.
+    ///
+    /// Errors: those of [`Function::call`].
+    pub fn test(&self, doc: RawDoc<'_>) -> Result<bool> {
+        self.run(doc, &[], false, |_, value| Ok(truthy(&value)))
+    }
+
+    fn run<T>(
+        &self,
+        this: RawDoc<'_>,
+        args: &[Value<'_>],
+        hands_back: bool,
+        finish: impl for<'s, 'js> Fn(&FromJs<'s, 'js, '_>, Js<'js>) -> std::result::Result<T, Failure>,
+    ) -> Result<T> {
+        let sandbox = &self.sandbox;
+        sheaf_meter::tick(20)?;
+        let mut engine = sandbox.engine.lock();
+        sandbox.until_it_fits(&mut engine, |engine| {
+            engine.calls = engine.calls.wrapping_add(1);
+            let call = engine.calls;
+            engine.context.with(|ctx| {
+                let mut sources = Vec::new();
+                let mut attempt = || -> std::result::Result<T, Failure> {
+                    let makers = own(&ctx)?;
+                    let mut to =
+                        ToJs { ctx: &ctx, makers: &makers, sources: hands_back.then_some(&mut sources), call };
+                    let this = to.document(this)?;
+                    let mut list = Args::new(ctx.clone(), args.len());
+                    for arg in args {
+                        list.push_arg(to.value(*arg)?)?;
+                    }
+                    if !hands_back {
+                        ctx.globals().set("obj", this.clone())?;
+                    }
+                    list.this(this)?;
+                    let functions: Object<'_> = makers.get("functions")?;
+                    let value = functions.get::<_, JsFunction<'_>>(self.at as u32)?.call_arg(list)?;
+                    finish(&FromJs { makers: &makers, sources: &sources, call }, value)
+                };
+                attempt().map_err(|failure| sandbox.failed(&ctx, failure))
+            })
+        })
+    }
+}
+
+/// JavaScript's idea of truth.
+fn truthy(value: &Js<'_>) -> bool {
+    match (value.as_bool(), value.as_number(), value.as_string()) {
+        (Some(truth), ..) => truth,
+        (_, Some(number), _) => number != 0.0 && !number.is_nan(),
+        (_, _, Some(text)) => text.to_string().map_or(true, |text| !text.is_empty()),
+        _ => !value.is_null() && !value.is_undefined(),
+    }
+}
+
+/// What the prelude has made.
+fn own<'js>(ctx: &Ctx<'js>) -> rquickjs::Result<Object<'js>> {
+    ctx.globals().get(OWN)
+}
+
+/// Evaluates the prelude, which finds our own functions, and keeps what it gives.
+fn furnish(ctx: &Ctx<'_>, shared: &Arc<Shared>) -> rquickjs::Result<()> {
+    ctx.globals().set("$natives", natives(ctx, shared.clone())?)?;
+    let own: Object<'_> = ctx.eval(PRELUDE)?;
+    own.set("functions", Object::new(ctx.clone())?)?;
+    ctx.globals().prop(OWN, Property::from(own))
+}
+
+/// What the prelude cannot do itself.
+fn natives<'js>(ctx: &Ctx<'js>, shared: Arc<Shared>) -> rquickjs::Result<Object<'js>> {
+    let natives = Object::new(ctx.clone())?;
+    let decimal = |ctx: Ctx<'js>, text: String| -> rquickjs::Result<String> {
+        match text.parse::<Decimal128>() {
+            Ok(number) => Ok(number.to_string()),
+            Err(_) => Err(rquickjs::Exception::throw_message(&ctx, "Input is not a valid Decimal128 value.")),
+        }
+    };
+    natives.set("decimal", JsFunction::new(ctx.clone(), decimal)?)?;
+    let md5 = |text: String| -> String {
+        Md5::digest(text.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
+    };
+    natives.set("md5", JsFunction::new(ctx.clone(), md5)?)?;
+    let emit = move |ctx: Ctx<'js>, key: Js<'js>, value: Js<'js>| -> rquickjs::Result<()> {
+        let makers = own(&ctx)?;
+        let from = FromJs { makers: &makers, sources: &[], call: 0 };
+        match from.owned(&key).and_then(|key| Ok((key, from.owned(&value)?))) {
+            Ok(pair) => shared.emitted.lock().push(pair),
+            Err(Failure::Engine(error)) => return Err(error),
+            Err(Failure::Client(error)) => return Err(rquickjs::Exception::throw_message(&ctx, error.message())),
+        }
+        Ok(())
+    };
+    natives.set("emit", JsFunction::new(ctx.clone(), emit)?)?;
+    Ok(natives)
+}
+
+/// A runtime that could not be made, for want of memory.
+fn no_engine(error: EngineError) -> Error {
+    failure(format!("the JavaScript engine could not be started: {error}"))
+}
+
+fn failure(text: String) -> Error {
+    Error::new(Code::JS_INTERPRETER_FAILURE, text)
+}

@@ -1,0 +1,306 @@
+//! `mapReduce`: a pipeline that calls the client's functions.
+//!
+//! As in MongoDB since 4.4 the command is translated: documents are mapped by an expression whose pairs are unwound, grouped by key with an
+//! accumulator that reduces, finalised by `$function`, and written by `$out` or `$merge`. So it spills, is interrupted and writes as pipelines do.
+
+use sheaf_aggregate::Namespace;
+use sheaf_auth::Target;
+use sheaf_bson::{ArrayBuf, DocBuf, MAX_DOCUMENT_SIZE, RawDoc, Value, doc};
+use sheaf_errors::{Code, Result, bail};
+use sheaf_exec::plan::query::Hint;
+use sheaf_front::access::Rights;
+
+use super::pipeline::{PipelineCursor, parse};
+use super::query::{check_collation, parse_cx};
+use super::writes::check_writable;
+use crate::args::{Args, Loose, check_collection_name};
+use crate::command::*;
+use crate::forward;
+use crate::op::Operation;
+use crate::reply::Reply;
+
+/// `{mapReduce: "users", map: code, reduce: code, out: {inline: 1}}`
+pub struct MapReduce<'a> {
+    collection: &'a str,
+    map: Value<'a>,
+    reduce: Value<'a>,
+    finalize: Option<Value<'a>>,
+    out: Out<'a>,
+    query: Option<RawDoc<'a>>,
+    sort: Option<RawDoc<'a>>,
+    limit: Option<i64>,
+    scope: Option<RawDoc<'a>>,
+    collation: Option<RawDoc<'a>>,
+    bypass_validation: bool,
+}
+
+/// Where the results go.
+enum Out<'a> {
+    Inline,
+    Replace(Place<'a>),
+    Merge(Place<'a>),
+    Reduce(Place<'a>),
+}
+
+/// A collection, perhaps of another database.
+struct Place<'a> {
+    db: Option<&'a str>,
+    collection: &'a str,
+}
+
+impl<'a> Command<'a, Operation<'a>> for MapReduce<'a> {
+    const NAME: &'static str = "mapReduce";
+    const SPEC: Spec = Spec {
+        aliases: &["mapreduce"],
+        help: "maps documents to keys and values, and reduces the values of each key, with functions in JavaScript",
+        access: Access::ReadOrWrite(writes),
+        transaction: Transaction::Refused,
+        secondary: Secondary::OptIn,
+        maintenance: false,
+        authentication: Authentication::Required,
+        api_v1: false,
+        admin_only: false,
+        test_only: false,
+        concerns: Concerns::BOTH,
+        privileges: Privileges::ByCommand(
+            "find on the collection; insert on the target of the output, and remove where it is replaced or update where it is not",
+            may_map_reduce,
+        ),
+        spread: Spread::Targeted,
+        counter: Counter::Command,
+        threads: Threads::DataMayBlock,
+        ends_with_client: true,
+    };
+
+    fn parse(args: &mut Args<'a>) -> Result<Self> {
+        let collection = args.collection()?;
+        let map_reduce = MapReduce {
+            collection,
+            map: code(args, "map")?,
+            reduce: code(args, "reduce")?,
+            finalize: if args.has("finalize") { Some(code(args, "finalize")?) } else { None },
+            out: Out::parse(args.value("out"))?,
+            query: args.optional("query")?,
+            sort: args.optional("sort")?,
+            limit: args.optional("limit")?,
+            scope: args.optional("scope")?,
+            collation: args.optional("collation")?,
+            bypass_validation: args.optional::<Loose>("bypassDocumentValidation")?.is_some_and(|flag| flag.0),
+        };
+        // Both have no effect in MongoDB either.
+        args.ignore(&["jsMode", "verbose"]);
+        Ok(map_reduce)
+    }
+
+    fn run(self, op: &Operation<'a>) -> Result<Reply> {
+        let namespace = Namespace::new(op.db(), self.collection);
+        op.metrics().namespace.replace(Some(op.namespace(self.collection)));
+        check_collation(self.collation)?;
+        if let Some(place) = self.out.place() {
+            check_writable(op, place.collection)?;
+            if !op.node().is_writable() && op.db() != "local" {
+                return forward::to_primary(op);
+            }
+        }
+        let mut cx = parse_cx(op, None)?;
+        let stages = self.pipeline(op.db());
+        let pipeline = parse(stages.as_raw(), &namespace, &mut cx)?;
+        let mut cursor =
+            PipelineCursor::open(op, &namespace, &pipeline, Hint::None, true, self.bypass_validation)?;
+        let Some(place) = self.out.place() else { return inline(op, &mut cursor) };
+        op.blocking(|| cursor.each(op, |_| Ok(())))?;
+        Ok(match place.db {
+            None => Reply::ok().with("result", place.collection),
+            Some(db) => {
+                Reply::ok().with("result", doc! {"db": db, "collection": place.collection}.as_raw())
+            }
+        })
+    }
+}
+
+/// The reply that has the results themselves.
+fn inline(op: &Operation<'_>, cursor: &mut PipelineCursor) -> Result<Reply> {
+    let mut results = Vec::new();
+    let mut size = 0;
+    op.blocking(|| {
+        cursor.each(op, |result| {
+            size += result.len();
+            if size > MAX_DOCUMENT_SIZE {
+                bail!(Code::BSON_OBJECT_TOO_LARGE, "the results of mapReduce are larger than a document may be");
+            }
+            results.push(DocBuf::from(result));
+            Ok(())
+        })
+    })?;
+    let results = ArrayBuf::of(results.iter().map(|result| Value::Document(result.as_raw())));
+    Ok(Reply::ok().with("results", Value::Array(results.as_raw())))
+}
+
+impl MapReduce<'_> {
+    /// The stages that do it.
+    fn pipeline(&self, db: &str) -> ArrayBuf {
+        ArrayBuf::build(|stages| {
+            if let Some(query) = self.query.filter(|query| !query.is_empty()) {
+                stages.push(doc! {"$match": query}.as_raw());
+            }
+            if let Some(sort) = self.sort.filter(|sort| !sort.is_empty()) {
+                stages.push(doc! {"$sort": sort}.as_raw());
+            }
+            if let Some(limit) = self.limit.filter(|limit| *limit != 0) {
+                stages.push(doc! {"$limit": limit}.as_raw());
+            }
+            let emit = self.scoped(doc! {"eval": self.map, "this": "$$ROOT"});
+            stages.push(doc! {"$project": {"emits": {"$_internalJsEmit": emit.as_raw()}, "_id": 0}}.as_raw());
+            stages.push(doc! {"$unwind": {"path": "$emits"}}.as_raw());
+            let reduce = self.scoped(doc! {"data": "$emits", "eval": self.reduce});
+            let value = doc! {"$_internalJsReduce": reduce.as_raw()};
+            stages.push(doc! {"$group": {"_id": "$emits.k", "value": value.as_raw()}}.as_raw());
+            // Groups come in any order; in the order of keys they can be looked at.
+            stages.push(doc! {"$sort": {"_id": 1}}.as_raw());
+            if let Some(finalize) = self.finalized() {
+                stages.push(finalize.as_raw());
+            }
+            if let Some(stage) = self.output(db) {
+                stages.push(stage.as_raw());
+            }
+        })
+    }
+
+    /// An operator's argument with the variables that the client's functions see.
+    fn scoped(&self, mut argument: DocBuf) -> DocBuf {
+        if let Some(scope) = self.scope {
+            argument.append("_internalScope", scope);
+        }
+        argument
+    }
+
+    fn finalized(&self) -> Option<DocBuf> {
+        let finalize = self.finalize?;
+        let args = ArrayBuf::of([Value::String("$_id"), Value::String("$value")]);
+        let call = self.scoped(doc! {"body": finalize, "args": Value::Array(args.as_raw()), "lang": "js"});
+        Some(doc! {"$project": {"value": {"$function": call.as_raw()}}})
+    }
+
+    fn output(&self, db: &str) -> Option<DocBuf> {
+        let place = self.out.place()?;
+        let target = doc! {"db": place.db.unwrap_or(db), "coll": place.collection};
+        let merge = |matched: Value<'_>| {
+            doc! {"$merge": {"into": target.as_raw(), "on": "_id", "whenMatched": matched, "whenNotMatched": "insert"}}
+        };
+        Some(match self.out {
+            Out::Inline => return None,
+            Out::Replace(_) => doc! {"$out": target.as_raw()},
+            Out::Merge(_) => merge(Value::String("replace")),
+            Out::Reduce(_) => {
+                let both = ArrayBuf::of([Value::String("$value"), Value::String("$$new.value")]);
+                let args = ArrayBuf::of([Value::String("$_id"), Value::Array(both.as_raw())]);
+                let call = self.scoped(doc! {"body": self.reduce, "args": Value::Array(args.as_raw()), "lang": "js"});
+                let again = ArrayBuf::build(|stages| {
+                    stages.push(doc! {"$project": {"value": {"$function": call.as_raw()}}}.as_raw());
+                    if let Some(finalize) = self.finalized() {
+                        stages.push(finalize.as_raw());
+                    }
+                });
+                merge(Value::Array(again.as_raw()))
+            }
+        })
+    }
+}
+
+/// One of the client's functions.
+fn code<'a>(args: &mut Args<'a>, name: &str) -> Result<Value<'a>> {
+    match args.value(name) {
+        code @ (Value::String(_) | Value::JavaScript(_)) => Ok(code),
+        Value::Missing => bail!(40414, "BSON field 'mapReduce.{name}' is missing but a required field"),
+        _ => bail!(Code::BAD_VALUE, "'{name}' must be of string or code type"),
+    }
+}
+
+impl<'a> Out<'a> {
+    fn parse(out: Value<'a>) -> Result<Out<'a>> {
+        match out {
+            Value::Missing => bail!(40414, "BSON field 'mapReduce.out' is missing but a required field"),
+            Value::String(collection) => Ok(Out::Replace(Place::new(None, collection)?)),
+            Value::Document(spec) => Out::parse_document(spec),
+            _ => bail!(Code::BAD_VALUE, "'out' must be either a string or an object"),
+        }
+    }
+
+    fn parse_document(spec: RawDoc<'a>) -> Result<Out<'a>> {
+        let (mut mode, mut db) = (None, None);
+        for element in spec.iter() {
+            match (element.key(), element.value()) {
+                ("inline" | "replace" | "merge" | "reduce", value) if mode.is_none() => {
+                    mode = Some((element.key(), value));
+                }
+                ("db", Value::String(name)) => db = Some(name),
+                ("db", value) => bail!(
+                    Code::TYPE_MISMATCH,
+                    "BSON field 'mapReduce.out.db' is the wrong type '{}', expected type 'string'",
+                    value.type_name()
+                ),
+                // Output collections are sharded or not by what they are.
+                ("sharded" | "nonAtomic", _) => {}
+                (other, _) => bail!(40415, "BSON field 'mapReduce.out.{other}' is an unknown field."),
+            }
+        }
+        let Some((mode, value)) = mode else { bail!(Code::BAD_VALUE, "'out' requires 'replace', 'merge', 'reduce' or 'inline'") };
+        if mode == "inline" {
+            return Ok(Out::Inline);
+        }
+        let Value::String(collection) = value else {
+            bail!(
+                Code::TYPE_MISMATCH,
+                "BSON field 'mapReduce.out.{mode}' is the wrong type '{}', expected type 'string'",
+                value.type_name()
+            );
+        };
+        let place = Place::new(db, collection)?;
+        Ok(match mode {
+            "replace" => Out::Replace(place),
+            "merge" => Out::Merge(place),
+            _ => Out::Reduce(place),
+        })
+    }
+
+    fn place(&self) -> Option<&Place<'a>> {
+        match self {
+            Out::Inline => None,
+            Out::Replace(place) | Out::Merge(place) | Out::Reduce(place) => Some(place),
+        }
+    }
+}
+
+impl<'a> Place<'a> {
+    fn new(db: Option<&'a str>, collection: &'a str) -> Result<Self> {
+        check_collection_name(collection)?;
+        Ok(Place { db, collection })
+    }
+}
+
+/// Whether the command writes its results to a collection.
+fn writes(body: RawDoc<'_>) -> bool {
+    match body.get_or_missing("out") {
+        Value::String(_) => true,
+        Value::Document(spec) => spec.get("inline").is_none(),
+        _ => false,
+    }
+}
+
+/// Whether a `mapReduce` is allowed.
+fn may_map_reduce(asked: Asked<'_>, rights: &Rights) -> bool {
+    if !rights.may(asked.own(), &[Action::Find]) {
+        return false;
+    }
+    // What is no place fails when it is parsed.
+    let Ok(out) = Out::parse(asked.body.get_or_missing("out")) else { return true };
+    let Some(place) = out.place() else { return true };
+    let mut actions = match out {
+        Out::Replace(_) => vec![Action::Insert, Action::Remove],
+        _ => vec![Action::Insert, Action::Update],
+    };
+    if asked.bypasses_validation() {
+        actions.push(Action::BypassDocumentValidation);
+    }
+    rights.may(Target::Collection(place.db.unwrap_or(asked.db), place.collection), &actions)
+}

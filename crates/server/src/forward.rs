@@ -5,7 +5,7 @@ use std::io::ErrorKind;
 use std::time::Duration;
 
 use sheaf_aggregate::{StagePosition, stage_entry};
-use sheaf_bson::{DocBuf, RawDoc, Value};
+use sheaf_bson::{DocBuf, RawDoc};
 use sheaf_errors::{Code, Error, Result};
 
 use crate::node::Node;

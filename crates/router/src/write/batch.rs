@@ -3,7 +3,7 @@
 use sheaf_bson::{Bump, DocBuf, DocWriter, RawDoc, Value, doc};
 use sheaf_client::Message;
 use sheaf_errors::{Code, Result, bail};
-use sheaf_front::args::{Args, Array, Loose, check_collection_name, check_db_name};
+use sheaf_front::args::{Args, Array, check_collection_name, check_db_name};
 use sheaf_front::front::new_object_id;
 use sheaf_front::generic::Attempt;
 

@@ -3,8 +3,8 @@
 use rquickjs::function::This;
 use rquickjs::{Function, Object, Value as Js};
 use sheaf_bson::{
-    ArrayWriter, Binary, CodeWithScope, Decimal128, DocBuf, DocWriter, MAX_STORED_DEPTH, ObjectId, OwnedValue, RawDoc,
-    Regex, Timestamp, Value,
+    ArrayWriter, Binary, CodeWithScope, Decimal128, DocBuf, DocWriter, MAX_STORED_DEPTH, ObjectId,
+    OwnedValue, RawDoc, Regex, Timestamp, Value,
 };
 use sheaf_errors::{Code, Error, bail};
 
@@ -67,7 +67,13 @@ impl<'js> FromJs<'_, 'js, '_> {
     }
 
     /// `before` is what stood there in the document that the object was made of.
-    fn write(&self, value: &Js<'js>, place: Place<'_, '_, '_>, before: Option<Value<'_>>, depth: usize) -> Result<()> {
+    fn write(
+        &self,
+        value: &Js<'js>,
+        place: Place<'_, '_, '_>,
+        before: Option<Value<'_>>,
+        depth: usize,
+    ) -> Result<()> {
         sheaf_meter::tick(4)?;
         if let Some(n) = value.as_number() {
             // A number that was an int32 and has its value is one again.
@@ -84,12 +90,16 @@ impl<'js> FromJs<'_, 'js, '_> {
         } else if value.is_undefined() {
             place.put(Value::Undefined);
         } else if let Some(function) = value.as_function() {
-            let text: String = function.get::<_, Function<'_>>("toString")?.call((This(function.clone()),))?;
+            let text: String =
+                function.get::<_, Function<'_>>("toString")?.call((This(function.clone()),))?;
             place.put(Value::JavaScript(&text));
         } else if let Some(object) = value.as_object() {
             self.object(object, place, depth)?;
         } else {
-            bail_client(Code::BAD_VALUE, format!("cannot convert a value of type {} to BSON", value.type_name()))?;
+            bail_client(
+                Code::BAD_VALUE,
+                format!("cannot convert a value of type {} to BSON", value.type_name()),
+            )?;
         }
         Ok(())
     }
@@ -98,12 +108,16 @@ impl<'js> FromJs<'_, 'js, '_> {
         if depth > MAX_STORED_DEPTH {
             bail_client(
                 Code(17279),
-                format!("Exceeded depth limit of {MAX_STORED_DEPTH} when converting js object to BSON. Do you have a cycle?"),
+                format!(
+                    "Exceeded depth limit of {MAX_STORED_DEPTH} when converting js object to BSON. Do you have a cycle?"
+                ),
             )?;
         }
         if let Some(array) = object.as_array() {
             let fill = |out: &mut ArrayWriter<'_, Vec<u8>>| {
-                array.iter::<Js<'js>>().try_for_each(|item| self.write(&item?, Place::Item(out), None, depth + 1))
+                array
+                    .iter::<Js<'js>>()
+                    .try_for_each(|item| self.write(&item?, Place::Item(out), None, depth + 1))
             };
             return match place {
                 Place::Field(out, key) => fill(&mut out.array(key)),
@@ -174,7 +188,9 @@ impl<'js> FromJs<'_, 'js, '_> {
             }
             7 => {
                 let text: String = object.get("str")?;
-                let Some(Ok(id)) = bytes(&text).map(<[u8; 12]>::try_from) else { return self.broken("ObjectId") };
+                let Some(Ok(id)) = bytes(&text).map(<[u8; 12]>::try_from) else {
+                    return self.broken("ObjectId");
+                };
                 place.put(Value::ObjectId(ObjectId(id)));
             }
             17 => {
@@ -224,7 +240,8 @@ impl<'js> FromJs<'_, 'js, '_> {
 fn string(text: &rquickjs::String<'_>) -> std::result::Result<String, rquickjs::Error> {
     match text.to_string() {
         Err(rquickjs::Error::Utf8(_)) => {
-            let method: Function<'_> = text.as_value().ctx().globals().get::<_, Object<'_>>("$sandbox")?.get("wellFormed")?;
+            let method: Function<'_> =
+                text.as_value().ctx().globals().get::<_, Object<'_>>("$sandbox")?.get("wellFormed")?;
             method.call((text.clone(),))
         }
         done => done,

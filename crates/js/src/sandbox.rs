@@ -7,7 +7,9 @@ use parking_lot::Mutex;
 use rquickjs::context::EvalOptions;
 use rquickjs::function::Args;
 use rquickjs::object::Property;
-use rquickjs::{CaughtError, Context, Ctx, Error as EngineError, Function as JsFunction, Object, Runtime, Value as Js};
+use rquickjs::{
+    CaughtError, Context, Ctx, Error as EngineError, Function as JsFunction, Object, Runtime, Value as Js,
+};
 use sheaf_bson::{Decimal128, OwnedValue, RawDoc, Value};
 use sheaf_errors::{Code, Error, Result};
 use sheaf_meter::Held;
@@ -99,7 +101,9 @@ impl Sandbox {
         let at = engine.functions;
         self.until_it_fits(&mut engine, |engine| {
             engine.context.with(|ctx| {
-                let functions: Object<'_> = own(&ctx).and_then(|own| own.get("functions")).map_err(|error| self.ended(&ctx, error))?;
+                let functions: Object<'_> = own(&ctx)
+                    .and_then(|own| own.get("functions"))
+                    .map_err(|error| self.ended(&ctx, error))?;
                 let mut refused = None;
                 for source in &tries {
                     let mut options = EvalOptions::default();
@@ -263,7 +267,8 @@ impl Function {
                 let mut sources = Vec::new();
                 let mut attempt = || -> std::result::Result<OwnedValue, Failure> {
                     let makers = own(&ctx)?;
-                    let function: JsFunction<'_> = makers.get::<_, Object<'_>>("functions")?.get(self.at as u32)?;
+                    let function: JsFunction<'_> =
+                        makers.get::<_, Object<'_>>("functions")?.get(self.at as u32)?;
                     let mut to = ToJs { ctx: &ctx, makers: &makers, sources: Some(&mut sources), call };
                     let mut state = to.value(state)?;
                     for args in calls {
@@ -307,8 +312,12 @@ impl Function {
                 let mut sources = Vec::new();
                 let mut attempt = || -> std::result::Result<T, Failure> {
                     let makers = own(&ctx)?;
-                    let mut to =
-                        ToJs { ctx: &ctx, makers: &makers, sources: hands_back.then_some(&mut sources), call };
+                    let mut to = ToJs {
+                        ctx: &ctx,
+                        makers: &makers,
+                        sources: hands_back.then_some(&mut sources),
+                        call,
+                    };
                     let this = to.document(this)?;
                     let mut list = Args::new(ctx.clone(), args.len());
                     for arg in args {
@@ -371,7 +380,9 @@ fn natives<'js>(ctx: &Ctx<'js>, shared: Arc<Shared>) -> rquickjs::Result<Object<
         match from.owned(&key).and_then(|key| Ok((key, from.owned(&value)?))) {
             Ok(pair) => shared.emitted.lock().push(pair),
             Err(Failure::Engine(error)) => return Err(error),
-            Err(Failure::Client(error)) => return Err(rquickjs::Exception::throw_message(&ctx, error.message())),
+            Err(Failure::Client(error)) => {
+                return Err(rquickjs::Exception::throw_message(&ctx, error.message()));
+            }
         }
         Ok(())
     };

@@ -47,7 +47,14 @@ mod tests {
 
     #[test]
     fn functions_are_told_from_other_code() {
-        for code in ["function() {}", "function f(a) { return a }", " // c\n function () {}", "/* c */ x => x", "(a, b) => a", "() => 1"] {
+        for code in [
+            "function() {}",
+            "function f(a) { return a }",
+            " // c\n function () {}",
+            "/* c */ x => x",
+            "(a, b) => a",
+            "() => 1",
+        ] {
             assert!(is_function(code), "{code}");
         }
         for code in ["this.a > 1", "functional(1)", "return 1", "[1].map(x => x)", "f(x => 1)", ""] {

@@ -86,11 +86,17 @@ fn the_shell_s_types_are_there() {
         ("NumberLong(5) + 1 + ''", "6"),
         ("tojson(NumberInt(3))", "NumberInt(3)"),
         ("tojson({a: [1, 'x'], b: null})", "{\n\t\"a\" : [\n\t\t1,\n\t\t\"x\"\n\t],\n\t\"b\" : null\n}"),
-        ("tojsononeline({a: ObjectId('0102030405060708090a0bff')})", "{ \"a\" : ObjectId(\"0102030405060708090a0bff\") }"),
+        (
+            "tojsononeline({a: ObjectId('0102030405060708090a0bff')})",
+            "{ \"a\" : ObjectId(\"0102030405060708090a0bff\") }",
+        ),
         ("tojson(ISODate('2020-01-02T03:04:05.678Z'))", "ISODate(\"2020-01-02T03:04:05.678Z\")"),
         ("BinData(0, 'YWJj').hex()", "616263"),
         ("BinData(0, 'YWI=').base64()", "YWI="),
-        ("UUID('00112233-4455-6677-8899-aabbccddeeff').toString()", "UUID(\"00112233-4455-6677-8899-aabbccddeeff\")"),
+        (
+            "UUID('00112233-4455-6677-8899-aabbccddeeff').toString()",
+            "UUID(\"00112233-4455-6677-8899-aabbccddeeff\")",
+        ),
         ("hex_md5('a')", "0cc175b9c0f1b6a831c399e269772661"),
         ("String(Array.sum([1, 2, 3]))", "6"),
         ("String(Array.avg([1, 2, 3]))", "2"),
@@ -120,7 +126,14 @@ fn failures_are_the_engine_s_own_words() {
 
 #[test]
 fn there_is_no_way_out() {
-    for code in ["require('fs')", "import('fs').then", "std.open('/etc/passwd')", "os.exec(['ls'])", "Deno", "process.exit()"] {
+    for code in [
+        "require('fs')",
+        "import('fs').then",
+        "std.open('/etc/passwd')",
+        "os.exec(['ls'])",
+        "Deno",
+        "process.exit()",
+    ] {
         let got = Script::new(code).and_then(|script| script.call(RawDoc::EMPTY, &[]));
         assert!(got.is_err() || code.starts_with("import"), "{code}: {got:?}");
     }
@@ -130,7 +143,11 @@ fn there_is_no_way_out() {
 fn an_endless_loop_ends_with_its_operation() {
     let process = Process::new(64 << 20, 64 << 20);
     let meter = Meter::background(&process);
-    for code in ["while (true) {}", "while (true) { try { while (true) {} } catch (e) {} }", "'a'.repeat(40).replace(/(a+)+b/, '')"] {
+    for code in [
+        "while (true) {}",
+        "while (true) { try { while (true) {} } catch (e) {} }",
+        "'a'.repeat(40).replace(/(a+)+b/, '')",
+    ] {
         let script = Script::new(code).unwrap();
         let began = Instant::now();
         meter.set_deadline(Some(began + Duration::from_millis(50)));
@@ -145,7 +162,8 @@ fn memory_is_paid_for_and_bounded() {
     let process = Process::new(1 << 30, 100 << 20);
     let meter = Meter::background(&process);
     let _entered = sheaf_meter::enter(meter);
-    let script = Script::new("function(n) { return Array.from({length: n}, (_, i) => 'x' + i).length }").unwrap();
+    let script =
+        Script::new("function(n) { return Array.from({length: n}, (_, i) => 'x' + i).length }").unwrap();
     let before = process.used();
     // More than it has at first.
     let got = script.call(RawDoc::EMPTY, &[Value::Int32(200_000)]).expect("there is enough");
@@ -161,10 +179,13 @@ fn memory_is_paid_for_and_bounded() {
 fn emitted_pairs_are_as_they_were_then() {
     let sandbox = Sandbox::new().unwrap();
     sandbox.set_global("f", Value::Int32(3)).unwrap();
-    let map = sandbox.add("function() { var v = {n: this.x * f}; emit(this.k, v); v.n = 0; emit('end', v) }").unwrap();
+    let map = sandbox
+        .add("function() { var v = {n: this.x * f}; emit(this.k, v); v.n = 0; emit('end', v) }")
+        .unwrap();
     map.call(doc! {"k": "a", "x": 2}.as_raw(), &[]).unwrap();
     let pairs = sandbox.take_emitted();
-    let shown: Vec<_> = pairs.iter().map(|(key, value)| format!("{:?} {:?}", key.as_value(), value.as_value())).collect();
+    let shown: Vec<_> =
+        pairs.iter().map(|(key, value)| format!("{:?} {:?}", key.as_value(), value.as_value())).collect();
     assert_eq!(pairs.len(), 2, "{shown:?}");
     assert_eq!(pairs[0].0, OwnedValue::from(Value::String("a")));
     assert_eq!(pairs[0].1, OwnedValue::from(Value::Document(doc! {"n": 6.0}.as_raw())));

@@ -130,7 +130,11 @@ impl Group {
 impl State for Group {
     fn add(&mut self, value: Value<'_>) -> Result<()> {
         let Value::Array(_) = value else {
-            bail!(4544712, "$accumulator accumulateArgs must evaluate to an array: {}", crate::print::value(value));
+            bail!(
+                4544712,
+                "$accumulator accumulateArgs must evaluate to an array: {}",
+                crate::print::value(value)
+            );
         };
         let gathered = self.gathered.get_mut().unwrap_or_else(PoisonError::into_inner);
         let args = OwnedValue::from(value);
@@ -224,7 +228,11 @@ impl Reduction {
 impl State for Reduction {
     fn add(&mut self, pair: Value<'_>) -> Result<()> {
         let Value::Document(pair) = pair else {
-            bail!(31251, "$_internalJsReduce requires that the values are documents: {}", crate::print::value(pair));
+            bail!(
+                31251,
+                "$_internalJsReduce requires that the values are documents: {}",
+                crate::print::value(pair)
+            );
         };
         let all = self.values.get_mut().unwrap_or_else(PoisonError::into_inner);
         if all.key.is_none() {

@@ -75,7 +75,9 @@ fn parse_function(op: &'static Operator, argument: Value<'_>, cx: &mut ParseCx) 
 /// The code of a function, which must be known.
 fn constant_code(code: Value<'_>, cx: &mut ParseCx) -> Result<OwnedValue> {
     let parsed = Expr::parse(code, cx)?;
-    let Some(code) = parsed.constant() else { bail!(31432, "The body function must be a constant expression") };
+    let Some(code) = parsed.constant() else {
+        bail!(31432, "The body function must be a constant expression")
+    };
     if !matches!(code, Value::String(_) | Value::JavaScript(_)) {
         bail!(31262, "The body function must evaluate to type string or code");
     }

@@ -33,8 +33,8 @@ use sheaf_bson::{ArrayWriter, MAX_DEPTH, RawDoc, Value, array_in, document_in};
 use sheaf_errors::{Code, Result, bail};
 
 pub(crate) use date::checked_millis;
-pub(crate) use function::Compiled;
 pub use date_unit::Unit;
+pub(crate) use function::Compiled;
 pub(crate) use regex::Pattern;
 pub(crate) use sort_array::SortBy;
 

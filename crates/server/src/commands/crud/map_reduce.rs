@@ -111,9 +111,7 @@ impl<'a> Command<'a, Operation<'a>> for MapReduce<'a> {
         op.blocking(|| cursor.each(op, |_| Ok(())))?;
         Ok(match place.db {
             None => Reply::ok().with("result", place.collection),
-            Some(db) => {
-                Reply::ok().with("result", doc! {"db": db, "collection": place.collection}.as_raw())
-            }
+            Some(db) => Reply::ok().with("result", doc! {"db": db, "collection": place.collection}.as_raw()),
         })
     }
 }
@@ -126,7 +124,10 @@ fn inline(op: &Operation<'_>, cursor: &mut PipelineCursor) -> Result<Reply> {
         cursor.each(op, |result| {
             size += result.len();
             if size > MAX_DOCUMENT_SIZE {
-                bail!(Code::BSON_OBJECT_TOO_LARGE, "the results of mapReduce are larger than a document may be");
+                bail!(
+                    Code::BSON_OBJECT_TOO_LARGE,
+                    "the results of mapReduce are larger than a document may be"
+                );
             }
             results.push(DocBuf::from(result));
             Ok(())
@@ -194,7 +195,8 @@ impl MapReduce<'_> {
             Out::Reduce(_) => {
                 let both = ArrayBuf::of([Value::String("$value"), Value::String("$$new.value")]);
                 let args = ArrayBuf::of([Value::String("$_id"), Value::Array(both.as_raw())]);
-                let call = self.scoped(doc! {"body": self.reduce, "args": Value::Array(args.as_raw()), "lang": "js"});
+                let call = self
+                    .scoped(doc! {"body": self.reduce, "args": Value::Array(args.as_raw()), "lang": "js"});
                 let again = ArrayBuf::build(|stages| {
                     stages.push(doc! {"$project": {"value": {"$function": call.as_raw()}}}.as_raw());
                     if let Some(finalize) = self.finalized() {
@@ -244,7 +246,9 @@ impl<'a> Out<'a> {
                 (other, _) => bail!(40415, "BSON field 'mapReduce.out.{other}' is an unknown field."),
             }
         }
-        let Some((mode, value)) = mode else { bail!(Code::BAD_VALUE, "'out' requires 'replace', 'merge', 'reduce' or 'inline'") };
+        let Some((mode, value)) = mode else {
+            bail!(Code::BAD_VALUE, "'out' requires 'replace', 'merge', 'reduce' or 'inline'")
+        };
         if mode == "inline" {
             return Ok(Out::Inline);
         }

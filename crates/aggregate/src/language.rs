@@ -28,6 +28,7 @@ pub static STAGES: &[&StageEntry] = &[
     &documents::DOCUMENTS,
     &facet::FACET,
     &fill::FILL,
+    &geo_near::GEO_NEAR,
     &graph_lookup::GRAPH_LOOKUP,
     &group::GROUP,
     &stats::INDEX_STATS,

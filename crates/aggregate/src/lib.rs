@@ -19,6 +19,7 @@ mod optimize;
 mod parse;
 mod pipeline;
 mod print;
+mod rewrite;
 mod split;
 mod spool;
 mod stage;

@@ -152,7 +152,7 @@ fn check_position(entry: &StageEntry, at: usize, count: usize, cx: &StageCx<'_>)
         bail!(40600, "{name} is not allowed to be used within a $facet stage");
     }
     match entry.position {
-        StagePosition::First if at != 0 => {
+        StagePosition::First | StagePosition::Head if at != 0 => {
             Err(Error::location(40602, format!("{name} is only valid as the first stage in a pipeline")))
         }
         StagePosition::Last if at + 1 != count => {

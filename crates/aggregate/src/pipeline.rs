@@ -15,6 +15,7 @@ use crate::database::SharedDatabase;
 use crate::namespace::Namespace;
 use crate::stage::{Reads, Shape, SharedStage};
 use crate::stages::change_stream::ChangeStream;
+use crate::stages::geo_near::GeoNear;
 
 /// So many stages call each other before one of them looks how much stack is left.
 const STAGES_OF_A_STACK: u32 = 8;
@@ -88,6 +89,14 @@ impl Pipeline {
     pub fn change_stream(&self) -> Option<&Arc<ChangeStream>> {
         match self.stages.first()?.shape() {
             Shape::ChangeStream(stream) => Some(stream),
+            _ => None,
+        }
+    }
+
+    /// The `$geoNear` that the pipeline starts with.
+    pub fn geo_near(&self) -> Option<&GeoNear> {
+        match self.stages.first()?.shape() {
+            Shape::GeoNear(near) => Some(near),
             _ => None,
         }
     }

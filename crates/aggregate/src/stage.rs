@@ -15,6 +15,7 @@ use crate::database::SharedDatabase;
 use crate::filters::SplitFilter;
 use crate::namespace::Namespace;
 use crate::stages::change_stream::{ChangeStream, ResumeToken};
+use crate::stages::geo_near::GeoNear;
 
 /// The deepest nesting of pipelines in pipelines.
 const MAX_NESTED_PIPELINES: usize = 20;
@@ -76,6 +77,8 @@ pub enum StagePosition {
     Any,
     /// Only first: it makes documents of its own.
     First,
+    /// Only first: it says how the collection is read.
+    Head,
     /// Only last: it writes.
     Last,
     /// Only last behind `$changeStream`.
@@ -194,6 +197,11 @@ impl StageEntry {
         StageEntry { position: StagePosition::First, in_facet: false, ..self }
     }
 
+    /// It says how the collection is read.
+    pub(crate) const fn head(self) -> Self {
+        StageEntry { position: StagePosition::Head, in_facet: false, ..self }
+    }
+
     /// It writes.
     pub(crate) const fn last(self) -> Self {
         StageEntry {
@@ -292,6 +300,8 @@ pub enum Shape<'s> {
         /// Whether documents without elements stay.
         preserve_null_and_empty: bool,
     },
+    /// `$geoNear`.
+    GeoNear(&'s GeoNear),
     /// `$changeStream`.
     ChangeStream(&'s Arc<ChangeStream>),
     /// Any other, of which nobody needs to know more than [`Stage`] says.

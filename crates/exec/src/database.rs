@@ -1,5 +1,6 @@
 //! The database as pipelines see it: collections, views, `$out` and `$merge`.
 
+pub(crate) mod near;
 mod out;
 mod spread;
 mod stats;
@@ -174,6 +175,7 @@ impl Db {
             return Ok(pipeline.open_own(&shared));
         }
         let Some(collection) = self.collection(namespace) else {
+            near::check_collection(pipeline, namespace)?;
             return Ok(pipeline.open(Box::new(Empty::default()), &shared));
         };
         if depth == 0 {
@@ -214,7 +216,10 @@ impl Db {
         pipeline: &Pipeline,
         cx: &mut Cx<'_>,
     ) -> Result<(Executor, usize)> {
-        let (mut query, done) = head_query(pipeline);
+        let (mut query, done) = match near::query(pipeline, collection, cx)? {
+            Some(query) => (query, 0),
+            None => head_query(pipeline),
+        };
         if let Some((namespace, hint)) = &self.hint
             && *namespace == collection.namespace
         {

@@ -12,6 +12,7 @@ pub fn note(plan: &PlanNode, collection: &Collection, tailable: bool) {
         PlanNode::IndexScan(scan) | PlanNode::CountScan(scan) | PlanNode::DistinctScan(scan) => {
             once(&scan.index, &mut seen)
         }
+        PlanNode::GeoNear(near) => once(&near.scan.index, &mut seen),
         PlanNode::IdLookup { .. } => {
             if let Some(index) = collection.indexes.first() {
                 once(index, &mut seen);

@@ -5,7 +5,7 @@ use s2rst::s2::{Loop, Point, Polygon};
 use sheaf_bson::{RawDoc, Value, value_text};
 use sheaf_errors::Result;
 
-use crate::point::{bad, fields, position};
+use crate::point::{PlanePoint, bad, fields, position};
 use crate::shape::{Area, Shape};
 
 /// How a geometry's coordinates are meant.
@@ -33,7 +33,6 @@ pub(crate) fn parse(doc: RawDoc<'_>) -> Result<Shape> {
         Some(read) => read(doc, &mut shape)?,
         None => return bad(format!("unknown GeoJSON type: {}", text(Value::Document(doc)))),
     }
-    shape.point_only = kind == Some("Point");
     Ok(shape)
 }
 
@@ -80,6 +79,18 @@ fn crs(doc: RawDoc<'_>, strict_allowed: bool) -> Result<Crs> {
         STRICT => bad("Strict winding order is only supported by polygon"),
         name if PLAIN.contains(&name) => Ok(Crs::Sphere),
         name => bad(format!("Unknown CRS name: {name}")),
+    }
+}
+
+/// The coordinates of a point, whatever its type.
+///
+/// Errors: `BadValue`.
+pub(crate) fn parse_point(doc: RawDoc<'_>) -> Result<PlanePoint> {
+    let mut shape = Shape::default();
+    point(doc, &mut shape)?;
+    match shape.pair {
+        Some(pair) => Ok(pair),
+        None => bad("a point has coordinates"),
     }
 }
 

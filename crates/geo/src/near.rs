@@ -45,7 +45,7 @@ fn is_near(name: &str) -> bool {
 impl Near {
     /// Reads all operators on a path, of which the first is `$near`, `$nearSphere` or `$geoNear`.
     ///
-    /// Errors: `BadValue`, 16893 to 16896, 18522; what the meter says.
+    /// Errors: `BadValue`, 16893 to 16896, 18522, 34413; what the meter says.
     pub fn parse(operators: RawDoc<'_>) -> Result<Near> {
         let mut near = match legacy(operators)? {
             Some(near) => near,
@@ -137,13 +137,11 @@ fn query_point(value: Value<'_>) -> Result<(PlanePoint, bool)> {
     if is_legacy(value) {
         return Ok((plane_point(value, false)?, false));
     }
-    if doc.get("type").and_then(|kind| kind.as_str()) != Some("Point") {
+    // A point may do without its type.
+    if doc.get("type").is_some_and(|kind| kind.as_str() != Some("Point")) {
         return bad("invalid geo near query point: it must be a GeoJSON Point");
     }
-    match geojson::parse(doc)?.pair() {
-        Some(pair) => Ok((pair, true)),
-        None => bad("invalid geo near query point"),
-    }
+    Ok((geojson::parse_point(doc)?, true))
 }
 
 /// `[x, y, greatest distance]`.
@@ -175,7 +173,7 @@ fn legacy(operators: RawDoc<'_>) -> Result<Option<Near>> {
             "$minDistance" => min = limit(element, 16893, 16894)?,
             "$maxDistance" => max = limit(element, 16895, 16896)?,
             "$uniqueDocs" => {}
-            _ => return Ok(None),
+            other => bail!(34413, "invalid argument in geo near query: {other}"),
         }
     }
     let Some((center, geojson, spherical)) = found else { return Ok(None) };

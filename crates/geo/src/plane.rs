@@ -86,17 +86,19 @@ impl PlanePolygon {
         bounds
     }
 
-    /// Whether the polygon holds a point: one on the ring, or one from which a ray meets the ring an odd number of times.
+    /// Whether a ray from the point meets the ring an odd number of times. As in MongoDB a vertex is inside, and so is a point on an
+    /// upright or level edge; on a slanting one it depends on where the ray goes.
     pub fn contains(&self, point: PlanePoint) -> bool {
         let mut inside = false;
         let mut from = self.points[self.points.len() - 1];
         for &to in &self.points {
-            if is_on(point, from, to) {
+            if is_on_level(point, from, to) {
                 return true;
             }
-            if (from.y > point.y) != (to.y > point.y) {
+            let (low, high) = (from.y.min(to.y), from.y.max(to.y));
+            if point.y > low && point.y <= high {
                 let met = (point.y - from.y) * (to.x - from.x) / (to.y - from.y) + from.x;
-                inside ^= point.x < met;
+                inside ^= point.x <= met;
             }
             from = to;
         }
@@ -104,12 +106,10 @@ impl PlanePolygon {
     }
 }
 
-/// Whether a point is on the straight line between two others.
-fn is_on(point: PlanePoint, from: PlanePoint, to: PlanePoint) -> bool {
-    let cross = (to.x - from.x) * (point.y - from.y) - (to.y - from.y) * (point.x - from.x);
-    cross == 0.0
-        && point.x >= from.x.min(to.x)
-        && point.x <= from.x.max(to.x)
-        && point.y >= from.y.min(to.y)
-        && point.y <= from.y.max(to.y)
+/// Whether a point is one of two others, or on the line between them if that is upright or level.
+fn is_on_level(point: PlanePoint, from: PlanePoint, to: PlanePoint) -> bool {
+    let between = |n: f64, a: f64, b: f64| n >= a.min(b) && n <= a.max(b);
+    point == to
+        || (from.x == to.x && point.x == to.x && between(point.y, from.y, to.y))
+        || (from.y == to.y && point.y == to.y && between(point.x, from.x, to.x))
 }

@@ -99,8 +99,6 @@ pub struct Shape {
     pub areas: Vec<Area>,
     /// The coordinates of a single point as they are written.
     pub(crate) pair: Option<PlanePoint>,
-    /// Is a single point.
-    pub(crate) point_only: bool,
     /// Is a polygon with the strict winding order.
     pub(crate) strict: bool,
 }
@@ -108,7 +106,7 @@ pub struct Shape {
 impl Shape {
     /// A single point.
     pub(crate) fn of_point(pair: PlanePoint, point: Point) -> Shape {
-        Shape { points: vec![point], pair: Some(pair), point_only: true, ..Shape::default() }
+        Shape { points: vec![point], pair: Some(pair), ..Shape::default() }
     }
 
     /// The coordinates of a single point.

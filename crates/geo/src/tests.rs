@@ -73,4 +73,117 @@ proptest! {
         let within = predicate(Kind::Within, doc! { "$geometry": { "type": "Polygon", "coordinates": &coordinates } });
         prop_assert_eq!(passes(&within, point(x + dx, y + dy)), dx.abs() < w && dy.abs() < h);
     }
+
+    /// What passes has a key among those that the index looks at.
+    #[test]
+    fn keys_of_matches_are_looked_at((stored, (kind, operand)) in place().prop_flat_map(|at| (geometry(at), operand(at)))) {
+        let predicate = predicate(kind, operand);
+        let doc = doc! { "g": &stored };
+        let value = doc.as_raw().get("g").unwrap();
+        if !predicate.matches(value).unwrap() {
+            return Ok(());
+        }
+        for indexing in indexings() {
+            let mut keys = Vec::new();
+            if indexing.put_keys(value, doc.as_raw(), &mut keys).is_err() {
+                continue;
+            }
+            if let Some(ranges) = indexing.ranges(&predicate) {
+                prop_assert!(meet(&keys, &ranges), "{indexing:?} {keys:?} {ranges:?}");
+            }
+        }
+    }
+
+    /// So has what is in a ring.
+    #[test]
+    fn keys_of_what_is_near_are_looked_at(stored in place().prop_flat_map(geometry), x in -180.0..180.0f64, y in -90.0..90.0f64, metric in 0..3, part in 0.0..1.0f64) {
+        let center = match metric {
+            0 => doc! { "p": &point(x, y) },
+            _ => doc! { "p": [x, y] },
+        };
+        let near = Near::around(center.as_raw().get("p").unwrap(), metric == 1).unwrap();
+        let doc = doc! { "g": &stored };
+        let value = doc.as_raw().get("g").unwrap();
+        let Some((distance, _)) = near.nearest(value).unwrap() else { return Ok(()) };
+        for indexing in indexings().into_iter().filter(|indexing| indexing.serves_near(&near)) {
+            let mut keys = Vec::new();
+            if indexing.put_keys(value, doc.as_raw(), &mut keys).is_err() {
+                continue;
+            }
+            prop_assert!(distance <= indexing.reach(&near));
+            for (inner, outer) in [(distance * part, distance), (distance, distance * (1.0 + part))] {
+                let ranges = indexing.ring(&near, inner, outer);
+                prop_assert!(meet(&keys, &ranges), "{indexing:?} {keys:?} {ranges:?}");
+            }
+        }
+    }
+}
+
+fn indexings() -> Vec<Indexing> {
+    let specs = [
+        doc! { "key": { "g": "2dsphere" } },
+        doc! { "key": { "g": "2dsphere" }, "finestIndexedLevel": 12 },
+        doc! { "key": { "g": "2d" } },
+        doc! { "key": { "g": "2d" }, "bits": 5, "min": -200, "max": 200 },
+    ];
+    specs.iter().map(|spec| Indexing::of_spec(spec.as_raw()).unwrap().unwrap()).collect()
+}
+
+fn meet(keys: &[i64], ranges: &[KeyRange]) -> bool {
+    keys.iter().any(|key| ranges.iter().any(|(low, high)| low <= key && key <= high))
+}
+
+fn pair(x: f64, y: f64) -> sheaf_bson::ArrayBuf {
+    sheaf_bson::ArrayBuf::build(|array| _ = array.push(x).push(y))
+}
+
+fn list(parts: &[sheaf_bson::ArrayBuf]) -> sheaf_bson::ArrayBuf {
+    sheaf_bson::ArrayBuf::build(|array| parts.iter().for_each(|part| _ = array.push(part)))
+}
+
+/// A place, and how large something there is, from a grain to a continent.
+fn place() -> impl Strategy<Value = (f64, f64, f64)> {
+    (-150.0..150.0f64, -70.0..70.0f64, -6..2i32).prop_map(|(x, y, size)| (x, y, 10f64.powi(size) / 2.0))
+}
+
+fn square(x: f64, y: f64, r: f64) -> sheaf_bson::ArrayBuf {
+    list(
+        &[[x - r, y - r], [x + r, y - r], [x + r, y + r], [x - r, y + r], [x - r, y - r]]
+            .map(|[x, y]| pair(x, y)),
+    )
+}
+
+fn geometry((x, y, r): (f64, f64, f64)) -> impl Strategy<Value = DocBuf> {
+    (0..4, place()).prop_map(move |(kind, (x2, y2, _))| match kind {
+        0 => doc! { "x": x, "y": y },
+        1 => point(x, y),
+        2 => doc! { "type": "LineString", "coordinates": &list(&[pair(x, y), pair(x + r, y + r), pair(x2, y2)]) },
+        _ => doc! { "type": "Polygon", "coordinates": &list(&[square(x, y, r)]) },
+    })
+}
+
+/// A region about a place; most often it has what is there.
+fn operand((x, y, r): (f64, f64, f64)) -> impl Strategy<Value = (Kind, DocBuf)> {
+    (0..7, -10.0..10.0f64, -10.0..10.0f64).prop_map(move |(kind, dx, dy)| {
+        let (x, y, r) = (x + dx * r.min(0.5), y + dy * r.min(0.5), r.min(2.0));
+        let (wide, ring) = (r * 10.0, list(&[square(x, y, (r * 10.0).min(15.0))]));
+        match kind {
+            0 => (Kind::Within, doc! { "$box": &list(&[pair(x - wide, y - wide), pair(x + wide, y + wide)]) }),
+            1 => {
+                let parts = sheaf_bson::ArrayBuf::build(|array| _ = array.push(&pair(x, y)).push(wide));
+                (Kind::Within, doc! { "$center": &parts })
+            }
+            2 => {
+                let parts = sheaf_bson::ArrayBuf::build(|array| _ = array.push(&pair(x, y)).push(wide.to_radians()));
+                (Kind::Within, doc! { "$centerSphere": &parts })
+            }
+            3 => (Kind::Within, doc! { "$polygon": &square(x, y, wide) }),
+            4 => (Kind::Within, doc! { "$geometry": { "type": "Polygon", "coordinates": &ring } }),
+            5 => (Kind::Intersects, doc! { "$geometry": { "type": "Polygon", "coordinates": &ring } }),
+            _ => (
+                Kind::Intersects,
+                doc! { "$geometry": { "type": "LineString", "coordinates": &list(&[pair(x, y), pair(-x, -y)]) } },
+            ),
+        }
+    })
 }

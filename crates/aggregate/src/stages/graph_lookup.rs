@@ -8,7 +8,7 @@ use sheaf_errors::{Code, Result, bail};
 use sheaf_expr::{Deps, Expr, FieldPath};
 use sheaf_query::matcher::Matcher;
 
-use super::unwind::rewrite;
+use crate::rewrite::rewrite;
 use sheaf_rows::{BoxOperator, Cx, Figures, Operator, Row, Step};
 
 use crate::database::SharedDatabase;

@@ -10,7 +10,7 @@ use sheaf_query::matcher::Matcher;
 
 use sheaf_rows::{BoxOperator, Cx, Documents, Figures, Operator, Row, Step, let_go, pull, tally};
 
-use super::unwind::{Unwind, rewrite, rewrite_into};
+use super::unwind::Unwind;
 use crate::database::SharedDatabase;
 use crate::filters::{self, SplitFilter};
 use crate::idl::Fields;
@@ -19,6 +19,7 @@ use crate::namespace::Namespace;
 use crate::parse;
 use crate::pipeline::SharedPipeline;
 use crate::print;
+use crate::rewrite::{rewrite, rewrite_into};
 use crate::stage::{Needs, Place, Reads, Shape, SharedStage, Split, Stage, StageCx, StageEntry};
 
 /// `$lookup`.

@@ -9,6 +9,7 @@ pub mod documents;
 pub mod facet;
 pub mod fill;
 pub mod filter;
+pub mod geo_near;
 mod granularity;
 pub mod graph_lookup;
 pub mod group;

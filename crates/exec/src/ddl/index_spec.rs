@@ -229,7 +229,8 @@ fn check_direction(value: Value<'_>) -> Result<()> {
 fn check_plugin(plugin: &str) -> Result<()> {
     match plugin {
         "hashed" => Ok(()),
-        "text" | "2d" | "2dsphere" | "2dsphere_bucket" => {
+        kind if sheaf_geo::is_geo_kind(kind) => Ok(()),
+        "text" | "2dsphere_bucket" => {
             bail!(Code::CANNOT_CREATE_INDEX, "Index type '{plugin}' is not supported by this server yet")
         }
         "" => bail!(Code::CANNOT_CREATE_INDEX, "Values in the index key pattern cannot be an empty string."),
@@ -324,6 +325,7 @@ fn flag(spec: RawDoc<'_>, name: &str) -> bool {
 }
 
 fn check_options(spec: RawDoc<'_>, key: RawDoc<'_>) -> Result<()> {
+    check_geo_options(spec)?;
     let hashed = key.iter().any(|e| e.value().as_str() == Some("hashed"));
     let wildcard = key.iter().any(|e| is_wildcard(e.key()));
     let unique = flag(spec, "unique");
@@ -414,6 +416,23 @@ fn check_partial_filter(filter: RawDoc<'_>) -> Result<()> {
     crate::bounds::implication::check_partial_filter(&matcher)
 }
 
+/// Options of geometric indexes: numbers, whatever the index is; and what they say together.
+fn check_geo_options(spec: RawDoc<'_>) -> Result<()> {
+    let names = ["2dsphereIndexVersion", "bits", "min", "max", "finestIndexedLevel", "coarsestIndexedLevel"];
+    for name in names {
+        if let Some(value) = spec.get(name).filter(|value| !value.is_number()) {
+            bail!(Code::TYPE_MISMATCH, "The field '{name}' must be a number, but got {}", value.type_name());
+        }
+    }
+    let Some(indexing) = sheaf_geo::Indexing::of_spec(spec)? else { return Ok(()) };
+    let collation = spec.get("collation").and_then(|value| value.as_doc());
+    let is_simple = collation.is_none_or(|doc| Collation::parse(doc).is_ok_and(|parsed| parsed.is_simple()));
+    if matches!(indexing, sheaf_geo::Indexing::Grid(_)) && !is_simple {
+        bail!(Code::CANNOT_CREATE_INDEX, "Index type '2d' does not support collation");
+    }
+    Ok(())
+}
+
 /// The greatest TTL: what a signed 32-bit count of seconds holds.
 const TTL_MAX: i64 = i32::MAX as i64;
 
@@ -495,10 +514,17 @@ fn write_normal(out: &mut DocWriter<'_, Vec<u8>>, spec: RawDoc<'_>, key: RawDoc<
                     out.append("collation", &collation.to_doc());
                 }
             }
+            "2dsphereIndexVersion" => {
+                out.append("2dsphereIndexVersion", element.value().as_f64().unwrap_or(3.0) as i32);
+            }
             _ => {
                 out.append_element(element);
             }
         }
+    }
+    let on_sphere = key.iter().any(|field| field.value().as_str() == Some("2dsphere"));
+    if on_sphere && spec.get("2dsphereIndexVersion").is_none() {
+        out.append("2dsphereIndexVersion", 3);
     }
 }
 

@@ -12,7 +12,7 @@ use sheaf_rows::{BoxOperator, Cx, Empty, Figures, Measured, Operator, Row, Step,
 use sheaf_storage::Collection;
 
 use super::{Explained, Explaining, Rows, Top, Verbosity, nothing, print};
-use crate::database::{Db, head_query};
+use crate::database::{Db, head_query, near};
 use crate::plan::Query;
 use crate::plan::query::Hint;
 
@@ -53,9 +53,19 @@ pub fn explain_pipeline(
         let tallies = of.run(0, Box::new(Empty::default()), runs, cx)?;
         return Ok(ExplainedPipeline { cursor: None, stages: of.print(0, &tallies) });
     }
-    let (mut query, mut done) = head_query(pipeline);
+    let near = match of.collection {
+        Some(collection) => near::query(pipeline, collection, cx)?,
+        None => None,
+    };
+    let by_distance = near.is_some();
+    let (mut query, mut done) = match near {
+        Some(query) => (query, 0),
+        None => head_query(pipeline),
+    };
     query.hint = of.hint.clone();
-    done += push_projection(&mut query, pipeline, done, of)?;
+    if !by_distance {
+        done += push_projection(&mut query, pipeline, done, of)?;
+    }
     let Some(collection) = of.collection else {
         let tallies = of.run(done, Box::new(Empty::default()), runs, cx)?;
         let cursor = nothing(&query, of.namespace, verbosity, Top::Find);

@@ -128,6 +128,16 @@ pub fn write(out: Out<'_, '_>, node: &PlanNode, stats: Option<&[Figures]>, at: &
                 out.append("docsExamined", own.docs_examined as i32);
             }
         }
+        PlanNode::GeoNear(near) => {
+            head(out, near.name(), near.filter.as_ref(), own);
+            out.append("keyPattern", key_pattern(&near.scan.index));
+            out.append("indexName", &near.scan.index.name);
+            out.append("indexVersion", 2);
+            if let Some(own) = own {
+                out.append("keysExamined", own.keys_examined as i32);
+                out.append("docsExamined", own.docs_examined as i32);
+            }
+        }
         PlanNode::IndexScan(scan) => write_scan(out, "IXSCAN", scan, own),
         PlanNode::DistinctScan(scan) => write_scan(out, "DISTINCT_SCAN", scan, own),
         PlanNode::CountScan(scan) => write_scan(out, "COUNT_SCAN", scan, own),

@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use sheaf_bson::{Binary, Value};
 use sheaf_expr::ParseCx;
+use sheaf_geo::Indexing;
 use sheaf_query::matcher::{MatchExpr, Matcher, Test};
 use sheaf_storage::{Collection, Index, IndexKind};
 
 use crate::bounds::predicate::{FieldTraits, negated_bounds, test_bounds};
-use crate::bounds::{FieldBounds, IndexBounds, Intervals, Tightness, implication};
+use crate::bounds::{FieldBounds, IndexBounds, Interval, Intervals, Tightness, implication};
 
 /// One conjunct of a filter, brought down to a path.
 struct Predicate<'m> {
@@ -172,6 +173,7 @@ fn bound(
     let mut used: Vec<UsedField> = Vec::new();
     let mut scan_fields = Vec::with_capacity(fields.len() + 1);
     let wildcard = index.kind == IndexKind::Wildcard;
+    let mut near_geometries = index.indexing().is_none();
     for (at, (path, descending)) in fields.iter().enumerate() {
         let is_wild = wildcard && super::wildcard::wildcard_root(&index.fields[at].0).is_some();
         let prefix = multikey_prefix(&paths, at, path, multikey);
@@ -181,6 +183,27 @@ fn bound(
             sparse: index.sparse || index.kind == IndexKind::Wildcard,
             numeric_path: path.split('.').any(|part| part.bytes().all(|b| b.is_ascii_digit())),
         };
+        if let Some(indexing) = index.indexing() {
+            if let Some(found) = geo_bounds(index, indexing, at, path, predicates) {
+                near_geometries = true;
+                out.bounds.fields.push(found);
+                scan_fields.push((path.clone(), *descending));
+                continue;
+            }
+            // Nothing else narrows a geometry, nor what a grid has beside it.
+            if index.is_geo_field(at) || matches!(indexing, Indexing::Grid(_)) {
+                if at == 0 {
+                    return None;
+                }
+                out.bounds.fields.push(FieldBounds {
+                    path: path.clone(),
+                    descending: *descending,
+                    intervals: Intervals::all(),
+                });
+                scan_fields.push((path.clone(), *descending));
+                continue;
+            }
+        }
         let candidates: Vec<(&Predicate<'_>, Intervals, Tightness)> = predicates
             .iter()
             .filter(|p| p.path == *path && (!is_wild || super::wildcard::can_serve(p.test, p.negated)))
@@ -215,9 +238,41 @@ fn bound(
             intervals: intervals.map_or_else(Intervals::all, |(intervals, _)| intervals),
         });
     }
+    // Documents without geometries are not in the index.
+    if !near_geometries {
+        return None;
+    }
     out.fields = scan_fields;
     settle(&mut out, predicates, &served);
     Some(out)
+}
+
+/// The bounds of a field that is a geometry: by the first condition on it that the index knows how to serve.
+fn geo_bounds(
+    index: &Index,
+    indexing: &Indexing,
+    at: usize,
+    path: &str,
+    predicates: &[Predicate<'_>],
+) -> Option<FieldBounds> {
+    let fits = |p: &&Predicate<'_>| index.is_geo_field(at) && p.path == path && !p.negated;
+    let served = |p: &Predicate<'_>| match p.test {
+        Test::Geo(predicate) => indexing.ranges(predicate).map(|ranges| {
+            let interval = |(low, high)| Interval::new(Value::Int64(low), true, Value::Int64(high), true);
+            Intervals::from_unsorted(ranges.into_iter().map(interval).collect())
+        }),
+        // It is read in rings, which have their own bounds.
+        Test::Near(near) => indexing.serves_near(near).then(Intervals::all),
+        _ => None,
+    };
+    let is_near = |p: &&Predicate<'_>| matches!(p.test, Test::Near(_));
+    let intervals = predicates
+        .iter()
+        .filter(fits)
+        .filter(is_near)
+        .find_map(served)
+        .or_else(|| predicates.iter().filter(fits).find_map(served))?;
+    Some(FieldBounds { path: path.to_owned(), descending: false, intervals })
 }
 
 /// Whether values within can be strings, or have strings in them.

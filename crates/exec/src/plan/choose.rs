@@ -126,12 +126,8 @@ fn ordinary(query: &Query, collection: &Arc<Collection>) -> Result<Vec<PlanNode>
     if matches!(filter.expr(), MatchExpr::AlwaysFalse) {
         return Ok(vec![PlanNode::Eof]);
     }
-    if filter.expr().near().is_some() {
-        bail!(
-            Code::NO_QUERY_EXECUTION_PLANS,
-            "error processing query: ns={} planner returned error :: caused by :: unable to find index for $geoNear query",
-            collection.namespace
-        );
+    if let Some(near) = super::near::plan(query, collection, &filter, hinted.as_ref())? {
+        return Ok(vec![finish(query, near, query.sort.is_none())]);
     }
     if query.tailable || query.natural_sort().is_some() || matches!(query.hint, Hint::Natural(_)) {
         if query.natural_sort().is_some() && hinted.is_some() {
@@ -176,7 +172,7 @@ fn ordinary(query: &Query, collection: &Arc<Collection>) -> Result<Vec<PlanNode>
     Ok(plans)
 }
 
-fn residual(filter: &FilterPart, without: &[usize]) -> Option<FilterPart> {
+pub(super) fn residual(filter: &FilterPart, without: &[usize]) -> Option<FilterPart> {
     let all = conjuncts(filter.expr()).len();
     filter.only((0..all).filter(|at| !without.contains(at)).map(|at| at as u16).collect())
 }
@@ -294,7 +290,9 @@ fn index_plans(
 
 /// Whether a scan in the given direction yields the wanted order.
 fn gives_order(found: &IndexUse, wanted: &[(String, bool)]) -> Option<bool> {
-    if matches!(found.index.kind, IndexKind::Wildcard) && wanted.len() > 1 {
+    if matches!(found.index.kind, IndexKind::Geo)
+        || (matches!(found.index.kind, IndexKind::Wildcard) && wanted.len() > 1)
+    {
         return None;
     }
     let hashed = hashed_fields(&found.index);

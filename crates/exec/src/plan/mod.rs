@@ -8,6 +8,7 @@ pub mod analyze;
 pub mod cache;
 pub mod choose;
 pub mod hint;
+pub mod near;
 pub mod query;
 pub mod wildcard;
 
@@ -25,6 +26,7 @@ use smallvec::SmallVec;
 use crate::bounds::IndexBounds;
 use crate::run::Part;
 
+use near::NearScan;
 pub use query::Query;
 
 /// A part of a filter: a node of its tree, or some of that node's conjuncts.
@@ -184,6 +186,8 @@ pub enum PlanNode {
     },
     /// Keys of an index.
     IndexScan(Scan),
+    /// Documents in the order of their distances.
+    GeoNear(Box<NearScan>),
     /// The documents of the keys below.
     Fetch {
         /// Gives keys.
@@ -287,9 +291,10 @@ impl PlanNode {
         let filter = |input| PlanNode::ShardingFilter { input: Box::new(input), part: part.clone() };
         match self {
             PlanNode::Eof => PlanNode::Eof,
-            scan @ (PlanNode::CollScan { .. } | PlanNode::IdLookup { .. } | PlanNode::Fetch { .. }) => {
-                filter(scan)
-            }
+            scan @ (PlanNode::CollScan { .. }
+            | PlanNode::IdLookup { .. }
+            | PlanNode::GeoNear(_)
+            | PlanNode::Fetch { .. }) => filter(scan),
             scan @ (PlanNode::IndexScan(_) | PlanNode::DistinctScan(_) | PlanNode::CountScan(_)) => {
                 filter(PlanNode::Fetch { input: Box::new(scan), filter: None })
             }
@@ -317,6 +322,7 @@ impl PlanNode {
             | PlanNode::ShardingFilter { .. }
             | PlanNode::CollScan { .. }
             | PlanNode::IdLookup { .. }
+            | PlanNode::GeoNear(_)
             | PlanNode::Eof => false,
             other => other.inputs().first().is_some_and(PlanNode::gives_keys),
         }
@@ -344,6 +350,7 @@ impl PlanNode {
             PlanNode::CollScan { .. } => out.push("CLUSTERED_IXSCAN".into()),
             PlanNode::IdLookup { .. } => out.push("IDHACK".into()),
             PlanNode::IndexScan(s) => out.push(scan("IXSCAN", s)),
+            PlanNode::GeoNear(near) => out.push(scan(near.name(), &near.scan)),
             PlanNode::DistinctScan(s) => out.push(scan("DISTINCT_SCAN", s)),
             PlanNode::CountScan(s) => out.push(scan("COUNT_SCAN", s)),
             other => other.inputs().iter().for_each(|input| input.collect_summary(out)),

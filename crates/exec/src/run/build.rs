@@ -10,6 +10,7 @@ use super::Reads;
 use super::fetch::Fetch;
 use super::merge::{Or, SortMerge};
 use super::metadata::Metadata;
+use super::near::GeoNear;
 use super::owned::ShardingFilter;
 use super::project::{Covered, Project, RecordId, ReturnKey};
 use super::scan::{CollScan, IdLookup, IndexScan};
@@ -50,6 +51,7 @@ impl Building<'_> {
                 Box::new(IdLookup::new(reads, collection, key, filter.clone()))
             }
             PlanNode::IndexScan(scan) => Box::new(IndexScan::new(reads, collection, scan.clone())),
+            PlanNode::GeoNear(scan) => Box::new(GeoNear::new(reads, collection, (**scan).clone())),
             PlanNode::CountScan(scan) => Box::new(IndexScan::new(reads, collection, scan.clone()).counting()),
             PlanNode::DistinctScan(scan) => {
                 Box::new(IndexScan::new(reads, collection, scan.clone()).distinct(1))

@@ -371,6 +371,7 @@ fn each_index(node: &PlanNode, visit: &mut dyn FnMut(&sheaf_storage::Index)) {
         PlanNode::IndexScan(scan) | PlanNode::CountScan(scan) | PlanNode::DistinctScan(scan) => {
             visit(&scan.index)
         }
+        PlanNode::GeoNear(near) => visit(&near.scan.index),
         other => other.inputs().iter().for_each(|input| each_index(input, visit)),
     }
 }

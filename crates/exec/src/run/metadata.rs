@@ -30,8 +30,8 @@ impl Metadata {
         (!names.is_empty()).then_some(Metadata { names, sort, fields, capped })
     }
 
-    /// A row's metadata by name.
-    pub fn of_row(&self, row: Row<'_>) -> Result<DocBuf> {
+    /// A row's metadata by name. `below` is what the operators below say of it.
+    pub fn of_row(&self, row: Row<'_>, below: Option<RawDoc<'_>>) -> Result<DocBuf> {
         let mut out = DocBuf::new();
         for name in &self.names {
             match *name {
@@ -48,7 +48,11 @@ impl Metadata {
                         out.append("sortKey", &values);
                     }
                 }
-                _ => {}
+                other => {
+                    if let Some(element) = below.and_then(|below| below.element(other)) {
+                        out.append(other, element.value());
+                    }
+                }
             }
         }
         Ok(out)

@@ -8,6 +8,7 @@ mod executor;
 mod fetch;
 mod merge;
 mod metadata;
+mod near;
 mod owned;
 mod probe;
 mod project;

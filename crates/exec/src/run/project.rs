@@ -83,7 +83,8 @@ impl Operator for Project {
         if step == Step::Row {
             let row = self.input.row();
             let doc = row.document();
-            let metadata = self.metadata.as_ref().map(|wanted| wanted.of_row(row)).transpose()?;
+            let metadata =
+                self.metadata.as_ref().map(|wanted| wanted.of_row(row, self.input.metadata())).transpose()?;
             let metadata = metadata.as_ref().map_or(RawDoc::EMPTY, DocBuf::as_raw);
             apply(&self.projection, Some(&self.matcher), doc, metadata, cx, &mut self.arena, &mut self.doc)?;
         }

@@ -86,10 +86,11 @@ impl Projection {
         deps.metadata.into_iter().collect()
     }
 
-    /// Checks that a find can give the metadata that `$meta` asks for; `sorted` says that it has an order.
+    /// Checks that a find can give the metadata that `$meta` asks for; `sorted` says that it has an order,
+    /// `near` that it asks for distances.
     ///
     /// Errors: `BadValue`, 40218.
-    pub fn check_metadata(&self, sorted: bool) -> Result<()> {
+    pub fn check_metadata(&self, sorted: bool, near: bool) -> Result<()> {
         for name in self.metadata() {
             match name {
                 "sortKey" if !sorted => {
@@ -97,10 +98,10 @@ impl Projection {
                 }
                 // Only indexes of kinds that do not exist here give these.
                 "textScore" => bail!(40218, "query requires text score metadata, but it is not available"),
-                "geoNearDistance" => {
+                "geoNearDistance" if !near => {
                     bail!(40218, "query requires $geoNear distance metadata, but it is not available")
                 }
-                "geoNearPoint" => {
+                "geoNearPoint" if !near => {
                     bail!(40218, "query requires $geoNear point metadata, but it is not available")
                 }
                 _ => {}

@@ -28,7 +28,7 @@ fn unfit(index: &Index) -> Option<String> {
         "is being built"
     } else if index.multikey() {
         "is multikey"
-    } else if index.sparse {
+    } else if index.sparse || index.indexing().is_some() {
         "is sparse"
     } else if index.partial.is_some() {
         "is partial"

@@ -49,6 +49,8 @@ impl Index {
         }
         if self.kind == IndexKind::Wildcard {
             super::wildcard::generate(self, doc, out)?;
+        } else if let Some(geo) = &self.geo {
+            super::geo::generate(self, geo, doc, out)?;
         } else {
             let fields =
                 self.fields.iter().map(|(path, _)| Field { at: At::In(doc, path), component: 0 }).collect();

@@ -4,6 +4,7 @@ mod accesses;
 mod cache;
 mod coverage;
 mod entry;
+mod geo;
 mod key_set;
 mod keys;
 mod print;
@@ -19,6 +20,7 @@ use sheaf_bson::key::Decoder;
 use sheaf_bson::{ArrayBuf, DocBuf, RawDoc, Value};
 use sheaf_errors::{Code, Error, Result, bail};
 use sheaf_expr::ParseCx;
+use sheaf_geo::Indexing;
 use sheaf_query::matcher::Matcher;
 
 use crate::critical::must;
@@ -26,6 +28,7 @@ pub use accesses::Accesses;
 pub(crate) use cache::KeyCache;
 use coverage::Coverage;
 pub(crate) use entry::{entry_key, entry_value};
+use geo::Geo;
 pub(crate) use key_set::KeySet;
 pub(crate) use side::{Side, side_ident};
 
@@ -40,6 +43,8 @@ pub enum IndexKind {
     Hashed,
     /// A `$**` field (others may be plain).
     Wildcard,
+    /// `2d` or `2dsphere` fields (others may be plain).
+    Geo,
 }
 
 /// One index.
@@ -70,6 +75,7 @@ pub struct Index {
     pub(crate) hashed_field: Option<usize>,
     pub(crate) wildcard_field: Option<usize>,
     pub(crate) coverage: Coverage,
+    pub(crate) geo: Option<Geo>,
     /// Shared by all catalog versions of the index.
     pub(crate) multikey: Arc<Multikey>,
     /// Uses of it; shared by all catalog versions too.
@@ -131,7 +137,7 @@ impl Index {
         for (at, element) in pattern.iter().enumerate() {
             match element.value() {
                 Value::String("hashed") => hashed_field = Some(at),
-                Value::String(other) => {
+                Value::String(other) if !sheaf_geo::is_geo_kind(other) => {
                     bail!(Code::CANNOT_CREATE_INDEX, "Unknown index plugin '{other}'")
                 }
                 _ => {}
@@ -142,9 +148,11 @@ impl Index {
             let descending = element.value().as_f64().is_some_and(|n| n < 0.0);
             fields.push((element.key().to_owned(), descending));
         }
+        let geo = Geo::of_spec(spec)?;
         let kind = match (wildcard_field, hashed_field) {
             (Some(_), _) => IndexKind::Wildcard,
             (None, Some(_)) => IndexKind::Hashed,
+            (None, None) if geo.is_some() => IndexKind::Geo,
             (None, None) => IndexKind::Btree,
         };
         let partial = spec.get("partialFilterExpression").and_then(|v| v.as_doc()).map(DocBuf::from);
@@ -185,6 +193,7 @@ impl Index {
             hashed_field,
             wildcard_field,
             coverage,
+            geo,
             multikey: Arc::new(Multikey::new(masks)),
             accesses: Arc::default(),
             prepare_unique: flag("prepareUnique"),
@@ -218,6 +227,16 @@ impl Index {
     pub fn key_pattern(&self) -> RawDoc<'_> {
         let pattern = self.spec.as_raw().get("key").and_then(|v| v.as_doc());
         pattern.expect("an index is made of a specification with a key pattern")
+    }
+
+    /// How it makes keys of geometries, if it is an index of them.
+    pub fn indexing(&self) -> Option<&Indexing> {
+        self.geo.as_ref().map(|geo| &geo.indexing)
+    }
+
+    /// Whether a field of it is a geometry.
+    pub fn is_geo_field(&self, at: usize) -> bool {
+        self.geo.as_ref().is_some_and(|geo| geo.fields[at])
     }
 
     /// Whether some document has several keys in it.

@@ -218,7 +218,8 @@ impl<'a> Find<'a> {
         if let Some(projection) = self.projection.filter(|p| !p.is_empty()) {
             let parsed = Projection::parse(projection, Mode::Find, &mut cx)?;
             parsed.check_filter(self.filter.unwrap_or(RawDoc::EMPTY), &mut cx)?;
-            parsed.check_metadata(query.sort.is_some())?;
+            let near = query.matcher.as_ref().is_some_and(|matcher| matcher.root().near().is_some());
+            parsed.check_metadata(query.sort.is_some(), near)?;
             cx.finish_as("Failed to optimize expression")?;
             query.projection = Some(Arc::new(parsed));
             query.projection_spec = DocBuf::from(projection);

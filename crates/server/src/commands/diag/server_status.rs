@@ -150,7 +150,9 @@ fn index_stats(node: &Node, doc: &mut Doc<'_>) {
     doc.append("count", indexes.len() as i64);
     let mut features = doc.document("features");
     type Test = fn(&Index) -> bool;
-    let kinds: [(&str, Test); 10] = [
+    let kinds: [(&str, Test); 12] = [
+        ("2d", |index| matches!(index.indexing(), Some(sheaf_geo::Indexing::Grid(_)))),
+        ("2dsphere", |index| matches!(index.indexing(), Some(sheaf_geo::Indexing::Sphere { .. }))),
         ("collation", |index| index.spec.as_raw().get("collation").is_some()),
         ("compound", |index| index.fields.len() > 1),
         ("hashed", |index| index.kind == IndexKind::Hashed),

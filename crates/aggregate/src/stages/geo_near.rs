@@ -1,0 +1,270 @@
+//! `$geoNear`: documents in the order of their distances.
+//!
+//! The order is the business of whoever reads the collection (see [`GeoNear::filter`]); the stage writes what the metadata of
+//! its rows say of distances into the documents.
+
+use std::sync::Arc;
+
+use sheaf_bson::{Bump, DocBuf, Element, RawDoc, Value, doc};
+use sheaf_errors::{Code, Result, bail};
+use sheaf_expr::{Deps, Expr, FieldPath};
+use sheaf_query::matcher::{Features, Matcher};
+use sheaf_rows::{BoxOperator, Cx, Operator, Row, Step};
+
+use crate::database::SharedDatabase;
+use crate::rewrite::rewrite;
+use crate::stage::{Halves, Needs, Reads, Shape, SharedStage, Split, Stage, StageCx, StageEntry};
+
+/// `$geoNear`.
+pub(crate) const GEO_NEAR: StageEntry =
+    StageEntry::new("$geoNear", parse, Split::Both, Needs::Nothing).head();
+
+/// A parsed `$geoNear`.
+#[derive(Debug)]
+pub struct GeoNear {
+    near: Expr,
+    min: Option<Expr>,
+    max: Option<Expr>,
+    spherical: bool,
+    multiplier: f64,
+    distance_field: Option<FieldPath>,
+    include_locs: Option<FieldPath>,
+    key: Option<String>,
+    query: DocBuf,
+    source: DocBuf,
+}
+
+/// A number that an option must be.
+fn number(name: &str, value: Value<'_>) -> Result<f64> {
+    match value.as_f64() {
+        None => bail!(
+            Code::TYPE_MISMATCH,
+            "$geoNear parameter '{name}' must be a number, but got {}",
+            value.type_name()
+        ),
+        Some(number) if number >= 0.0 => Ok(number),
+        Some(_) => bail!(Code::BAD_VALUE, "$geoNear parameter '{name}' must be nonnegative"),
+    }
+}
+
+fn path(code: i32, element: Element<'_>) -> Result<FieldPath> {
+    match element.value() {
+        Value::String(path) => FieldPath::parse(path),
+        _ => bail!(Code(code), "$geoNear parameter '{}' must be a string", element.key()),
+    }
+}
+
+pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<SharedStage>> {
+    let (Value::Document(spec) | Value::Array(spec)) = argument else {
+        bail!(10065, "invalid parameter: expected an object ($geoNear)");
+    };
+    if matches!(argument, Value::Array(_)) || spec.get("near").is_none() {
+        bail!(5860400, "$geoNear requires a 'near' argument");
+    }
+    let mut stage = GeoNear {
+        near: Expr::parse(spec.get_or_missing("near"), cx.expr)?,
+        min: None,
+        max: None,
+        spherical: false,
+        multiplier: 1.0,
+        distance_field: None,
+        include_locs: None,
+        key: None,
+        query: DocBuf::new(),
+        source: spec.into(),
+    };
+    for element in spec.iter() {
+        option(&mut stage, element, cx)?;
+    }
+    Ok(vec![Arc::new(stage)])
+}
+
+fn option(stage: &mut GeoNear, element: Element<'_>, cx: &mut StageCx<'_>) -> Result<()> {
+    let (name, value) = (element.key(), element.value());
+    match name {
+        "near" | "uniqueDocs" => {}
+        "distanceField" => stage.distance_field = Some(path(16606, element)?),
+        "includeLocs" => stage.include_locs = Some(path(16607, element)?),
+        "spherical" => stage.spherical = value.truthy(),
+        "distanceMultiplier" => stage.multiplier = number(name, value)?,
+        "minDistance" => stage.min = Some(limit(name, value, cx)?),
+        "maxDistance" => stage.max = Some(limit(name, value, cx)?),
+        "query" => {
+            let Value::Document(query) = value else {
+                bail!(
+                    Code::TYPE_MISMATCH,
+                    "$geoNear parameter 'query' must be an object, but got {}",
+                    value.type_name()
+                );
+            };
+            Matcher::parse_with(query, Features::Pipeline, cx.expr)?;
+            stage.query = query.into();
+        }
+        "key" => match value {
+            Value::String("") => {
+                bail!(Code::BAD_VALUE, "$geoNear parameter 'key' cannot be the empty string")
+            }
+            Value::String(key) => stage.key = Some(key.to_owned()),
+            _ => bail!(
+                Code::TYPE_MISMATCH,
+                "$geoNear parameter 'key' must be of type string but found type: {}",
+                value.type_name()
+            ),
+        },
+        "limit" => {
+            bail!(50858, "$geoNear no longer supports the 'limit' parameter. Use a $limit stage instead.")
+        }
+        "num" => bail!(50857, "$geoNear no longer supports the 'num' parameter. Use a $limit stage instead."),
+        "start" => bail!(50856, "$geoNear no longer supports the 'start' argument."),
+        _ => bail!(Code::BAD_VALUE, "Unknown argument to $geoNear: {name}"),
+    }
+    Ok(())
+}
+
+/// A limit of distances: an expression, of which a constant is checked at once.
+fn limit(name: &str, value: Value<'_>, cx: &mut StageCx<'_>) -> Result<Expr> {
+    if !matches!(value, Value::Document(_) | Value::Array(_) | Value::String(_)) {
+        number(name, value)?;
+    }
+    Expr::parse(value, cx.expr)
+}
+
+/// The value of a limit.
+fn bound(name: &str, limit: Option<&Expr>, cx: &Cx<'_>) -> Result<Option<f64>> {
+    let arena = Bump::new();
+    match limit {
+        Some(limit) => number(name, limit.eval(RawDoc::EMPTY, &cx.env(&arena))?).map(Some),
+        None => Ok(None),
+    }
+}
+
+impl GeoNear {
+    /// The path that is asked for; `None`: that of the collection's only geometric index.
+    pub fn key(&self) -> Option<&str> {
+        self.key.as_deref()
+    }
+
+    /// The filter whose documents, in the order that it asks for, the stage takes: what `query` says, and a condition on the path `key`
+    /// that orders by distance.
+    ///
+    /// Errors: `TypeMismatch`, `BadValue` for limits; 5860401; those of the filter.
+    pub fn filter(&self, key: &str, cx: &Cx<'_>) -> Result<Matcher> {
+        let arena = Bump::new();
+        let env = cx.env(&arena);
+        let near = self.near.eval(RawDoc::EMPTY, &env)?;
+        if !matches!(near, Value::Document(_) | Value::Array(_)) {
+            bail!(5860401, "$geoNear requires near argument to be of type object or array");
+        }
+        let min = bound("minDistance", self.min.as_ref(), cx)?;
+        let max = bound("maxDistance", self.max.as_ref(), cx)?;
+        let condition = DocBuf::build(|out| {
+            let mut near_by = out.document(key);
+            near_by.append(if self.spherical { "$nearSphere" } else { "$near" }, near);
+            if let Some(min) = min {
+                near_by.append("$minDistance", min);
+            }
+            if let Some(max) = max {
+                near_by.append("$maxDistance", max);
+            }
+        });
+        let filter = if self.query.as_raw().is_empty() {
+            condition
+        } else {
+            doc! { "$and": [&self.query, &condition] }
+        };
+        Matcher::parse(filter.as_raw(), &mut sheaf_expr::ParseCx::new())
+    }
+}
+
+/// Where a shard puts distances that are not asked for, for merging by them.
+const MERGE_FIELD: &str = "__geoNearDistance";
+
+impl Stage for GeoNear {
+    fn name(&self) -> &'static str {
+        "$geoNear"
+    }
+
+    fn open(self: Arc<Self>, input: BoxOperator, _database: &SharedDatabase) -> BoxOperator {
+        Box::new(GeoNearRun { stage: self, input, doc: DocBuf::new() })
+    }
+
+    fn dependencies(&self, _deps: &mut Deps) -> Reads {
+        Reads::All
+    }
+
+    fn shape(&self) -> Shape<'_> {
+        Shape::GeoNear(self)
+    }
+
+    fn halves(&self) -> Option<Halves> {
+        let spec = self.source.as_raw();
+        Some(match &self.distance_field {
+            Some(field) => Halves {
+                shards: vec![doc! { "$geoNear": spec }],
+                order: Some(DocBuf::new().with(&field.dotted(), 1)),
+                merger: Vec::new(),
+                passes_rows: false,
+            },
+            None => Halves {
+                shards: vec![doc! { "$geoNear": &self.source.clone().with("distanceField", MERGE_FIELD) }],
+                order: Some(DocBuf::new().with(MERGE_FIELD, 1)),
+                merger: vec![doc! { "$project": &DocBuf::new().with(MERGE_FIELD, 0) }],
+                passes_rows: false,
+            },
+        })
+    }
+}
+
+/// Runs `$geoNear`.
+struct GeoNearRun {
+    stage: Arc<GeoNear>,
+    input: BoxOperator,
+    doc: DocBuf,
+}
+
+impl GeoNearRun {
+    /// The input's document with its distance, and with the geometry that is so far away.
+    fn make(&self) -> Result<DocBuf> {
+        let document = self.input.row().document();
+        let metadata = self.input.metadata().unwrap_or(RawDoc::EMPTY);
+        let Some(distance) = metadata.get("geoNearDistance").and_then(|distance| distance.as_f64()) else {
+            bail!(40603, "$geoNear was not the first stage in the pipeline.");
+        };
+        let distance = Value::Double(distance * self.stage.multiplier);
+        let mut made = match &self.stage.distance_field {
+            Some(path) => rewrite(document, path.parts(), distance),
+            None => document.into(),
+        };
+        if let Some(path) = &self.stage.include_locs {
+            made = rewrite(made.as_raw(), path.parts(), metadata.get_or_missing("geoNearPoint"));
+        }
+        Ok(made)
+    }
+}
+
+impl Operator for GeoNearRun {
+    fn work(&mut self, cx: &mut Cx<'_>) -> Result<Step> {
+        let step = self.input.work(cx)?;
+        if step == Step::Row {
+            self.doc = self.make()?;
+        }
+        Ok(step)
+    }
+
+    fn row(&self) -> Row<'_> {
+        Row::of(self.doc.as_raw())
+    }
+
+    fn metadata(&self) -> Option<RawDoc<'_>> {
+        self.input.metadata()
+    }
+
+    fn inputs(&mut self, visit: &mut dyn FnMut(&mut dyn Operator)) {
+        visit(&mut self.input);
+    }
+
+    fn release(&mut self) {
+        self.doc = DocBuf::new();
+        self.input.release();
+    }
+}

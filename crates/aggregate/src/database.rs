@@ -5,6 +5,7 @@ use std::sync::Arc;
 use sheaf_bson::{DocBuf, RawDoc, Value};
 use sheaf_errors::Result;
 use sheaf_rows::{BoxOperator, Cx, Operator};
+use sheaf_timeseries::TimeseriesOptions;
 
 use crate::namespace::Namespace;
 use crate::pipeline::Pipeline;
@@ -77,8 +78,13 @@ pub trait Database: Send + Sync {
     ) -> Result<Vec<DocBuf>>;
 
     /// Starts `$out`: gives the writer of a temporary collection that takes the target's place in the end.
-    /// `spec` is the stage's argument, which may hold `timeseries`.
-    fn begin_out(&self, namespace: &Namespace, spec: Value<'_>, cx: &Cx<'_>) -> Result<Box<dyn OutWriter>>;
+    /// `timeseries`: the target is to be such a collection.
+    fn begin_out(
+        &self,
+        namespace: &Namespace,
+        timeseries: Option<&TimeseriesOptions>,
+        cx: &Cx<'_>,
+    ) -> Result<Box<dyn OutWriter>>;
 
     /// The index that tells documents apart by exactly these fields, which `$merge` needs. `_id` alone always has
     /// one, also where there is no collection yet.

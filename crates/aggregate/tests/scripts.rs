@@ -96,7 +96,12 @@ impl Database for Memory {
         Ok(vec![DocBuf::new().with("stats", &format!("{source:?} {namespace}")).with("spec", spec)])
     }
 
-    fn begin_out(&self, namespace: &Namespace, _spec: Value<'_>, _cx: &Cx<'_>) -> Result<Box<dyn OutWriter>> {
+    fn begin_out(
+        &self,
+        namespace: &Namespace,
+        _timeseries: Option<&sheaf_timeseries::TimeseriesOptions>,
+        _cx: &Cx<'_>,
+    ) -> Result<Box<dyn OutWriter>> {
         Ok(Box::new(Writer {
             memory: self.clone(),
             target: namespace.collection.clone(),

@@ -21,6 +21,7 @@ use sheaf_expr::{ClusterClock, ParseCx};
 use sheaf_query::matcher::Matcher;
 use sheaf_rows::{BoxOperator, Cx, Empty, Operator, pull};
 use sheaf_storage::{Collection, Engine, OpTime, View, Write};
+use sheaf_timeseries::TimeseriesOptions;
 
 use crate::change_stream::{ChangeStreamSource, SharedPosition};
 use crate::find;
@@ -46,6 +47,8 @@ pub struct Hooks {
     pub latency_stats: LatencyStats,
     /// Makes an `_id`.
     pub new_object_id: fn() -> ObjectId,
+    /// Makes the view of a time-series collection whose buckets `$out` has written: its name, its options.
+    pub make_view: MakeView,
     /// A random number.
     pub random: fn() -> u64,
     /// `host:port`, as `$collStats` and `$indexStats` show it.
@@ -63,6 +66,9 @@ pub struct Hooks {
     /// Whether a collection is sharded, where that matters: the command came through a router, which then has to read it of all shards.
     pub is_spread: Option<IsSpread>,
 }
+
+/// Makes a view, unless it is there.
+pub type MakeView = Box<dyn Fn(&str, &DocBuf, sheaf_rows::Interrupt<'_>) -> Result<OpTime> + Send + Sync>;
 
 /// Whether a collection is sharded in this state.
 pub type IsSpread = Box<dyn Fn(&View, &Collection) -> Result<bool> + Send + Sync>;
@@ -328,8 +334,13 @@ impl Database for Db {
         }
     }
 
-    fn begin_out(&self, namespace: &Namespace, spec: Value<'_>, cx: &Cx<'_>) -> Result<Box<dyn OutWriter>> {
-        out::begin(self, namespace, spec, cx)
+    fn begin_out(
+        &self,
+        namespace: &Namespace,
+        timeseries: Option<&TimeseriesOptions>,
+        cx: &Cx<'_>,
+    ) -> Result<Box<dyn OutWriter>> {
+        out::begin(self, namespace, timeseries, cx)
     }
 
     fn merge_index(&self, namespace: &Namespace, on: &[String]) -> Result<Option<MergeIndex>> {

@@ -9,6 +9,7 @@ use sheaf_bson::{ArrayBuf, DocBuf, ObjectId, RawDoc, Value, doc};
 use sheaf_cluster::{GoOn, Sharded, first_batch};
 use sheaf_errors::{Code, Error, Result, bail};
 use sheaf_rows::{BoxOperator, Cx};
+use sheaf_timeseries::TimeseriesOptions;
 
 use crate::addressed::{Addressed, Placed};
 use crate::gather::{self, Gather, Link, Order};
@@ -203,9 +204,14 @@ impl Database for ClusterDatabase {
         Source { router: &router, link: &self.link }.documents(source, namespace, spec, cx)
     }
 
-    fn begin_out(&self, target: &Namespace, spec: Value<'_>, cx: &Cx<'_>) -> Result<Box<dyn OutWriter>> {
+    fn begin_out(
+        &self,
+        target: &Namespace,
+        timeseries: Option<&TimeseriesOptions>,
+        cx: &Cx<'_>,
+    ) -> Result<Box<dyn OutWriter>> {
         self.refuse_in_transaction("$out")?;
-        out::begin(&self.link, target, spec, self.bypass_validation, cx)
+        out::begin(&self.link, target, timeseries.is_some(), self.bypass_validation, cx)
     }
 
     fn merge_index(&self, namespace: &Namespace, on: &[String]) -> Result<Option<MergeIndex>> {

@@ -44,13 +44,15 @@ pub struct Out {
 pub fn begin(
     link: &Arc<Link>,
     target: &Namespace,
-    spec: Value<'_>,
+    timeseries: bool,
     bypass_validation: bool,
     cx: &Cx<'_>,
 ) -> Result<Box<dyn OutWriter>> {
-    if matches!(spec, Value::Document(doc) if doc.get("timeseries").is_some_and(|given| !given.is_nullish()))
-    {
-        bail!(Code::NOT_IMPLEMENTED, "$out to a time-series collection is not supported by this server");
+    if timeseries {
+        bail!(
+            Code::NOT_IMPLEMENTED,
+            "$out to a time-series collection is not supported by routers of this server"
+        );
     }
     let interrupt = cx.interrupt();
     let go_on: GoOn<'_> = &|| interrupt();
@@ -93,6 +95,12 @@ impl Out {
         let target = &self.target;
         if found.get("type").and_then(|kind| kind.as_str()) == Some("view") {
             bail!(Code::COMMAND_NOT_SUPPORTED_ON_VIEW, "Namespace {target} is a view, not a collection");
+        }
+        if found.get("type").and_then(|kind| kind.as_str()) == Some("timeseries") {
+            bail!(
+                Code::NOT_IMPLEMENTED,
+                "$out to a time-series collection is not supported by routers of this server"
+            );
         }
         let options = found.get("options").and_then(|options| options.as_doc()).unwrap_or(RawDoc::EMPTY);
         if options.get("capped").is_some_and(|capped| capped.truthy()) {

@@ -6,8 +6,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use sheaf_bson::{Binary, DocBuf, RawDoc, Value, doc};
+use sheaf_bson::{Binary, DocBuf, ObjectId, RawDoc, Value, doc};
 use sheaf_storage::{Collection, Index};
+use sheaf_timeseries::TimeseriesOptions;
 
 use crate::client::Client;
 use crate::dispatch::{self, Message};
@@ -72,8 +73,38 @@ fn filters(collection: &Collection, now: i64) -> Vec<DocBuf> {
     let mut filters: Vec<DocBuf> =
         collection.indexes.iter().filter_map(|index| expired(index, now)).collect();
     let own = collection.options.as_raw().get("expireAfterSeconds").and_then(|v| v.as_f64());
-    if let Some(cutoff) = own.and_then(|seconds| cutoff(now, seconds)) {
+    if let Some(timeseries) = TimeseriesOptions::of_catalog(collection.options.as_raw()) {
+        filters = expired_buckets(collection, &timeseries, own, now);
+    } else if let Some(cutoff) = own.and_then(|seconds| cutoff(now, seconds)) {
         filters.push(doc! { "_id": { "$lt": Value::DateTime(cutoff) } });
+    }
+    filters
+}
+
+/// Buckets go when all of their measurements are too old. An index says so by its specification as users see it.
+fn expired_buckets(
+    collection: &Collection,
+    timeseries: &TimeseriesOptions,
+    own: Option<f64>,
+    now: i64,
+) -> Vec<DocBuf> {
+    let latest = format!("control.max.{}", timeseries.time_field);
+    let old = |seconds: f64| {
+        let cutoff = cutoff(now, seconds)?;
+        let mut begin = [0; 12];
+        let oldest = (cutoff - timeseries.span_millis()).div_euclid(1000).clamp(0, i64::from(u32::MAX));
+        begin[..4].copy_from_slice(&(oldest as u32).to_be_bytes());
+        Some(doc! {
+            "_id": { "$lt": Value::ObjectId(ObjectId(begin)) },
+            (latest.as_str()): { "$lt": Value::DateTime(cutoff) },
+        })
+    };
+    let mut filters: Vec<DocBuf> = own.and_then(old).into_iter().collect();
+    for index in collection.indexes.iter().filter(|index| index.ready) {
+        let (Some(seconds), Some(partial)) = (index.expire_after_seconds, &index.partial) else { continue };
+        filters.extend(old(seconds).map(|old| {
+            doc! { "$and": [Value::Document(old.as_raw()), Value::Document(partial.as_raw())] }
+        }));
     }
     filters
 }

@@ -8,11 +8,13 @@
 
 mod bounds;
 mod bucket;
+mod definition;
 mod fields;
 mod options;
 mod unpack;
 
 pub use bucket::{Bucket, Measurement, normalized_meta};
+pub use definition::{bucket_id_index, bucket_options, default_index, listed_index, view_options};
 pub use fields::{
     BUCKETS_PREFIX, buckets_namespace, filter_on_meta, index_for_buckets, index_for_user, meta_path,
     unpack_stage,

@@ -76,6 +76,55 @@ impl TimeseriesOptions {
     ///
     /// Errors: `TypeMismatch`, 40413 to 40415, `BadValue`.
     pub fn parse(spec: RawDoc<'_>, place: &str) -> Result<Self> {
+        let options = Self::read(spec, place, false)?;
+        if options.time_field.is_none() {
+            bail!(40414, "BSON field '{place}.timeField' is missing but a required field");
+        }
+        Ok(TimeseriesOptions {
+            time_field: options.time_field.unwrap_or_default().to_owned(),
+            meta_field: options.meta_field.map(str::to_owned),
+            granularity: options.granularity,
+            max_span: options.max_span,
+            rounding: options.rounding,
+        })
+    }
+
+    /// The options as `collMod` changes them.
+    ///
+    /// Errors: as [`parse`](Self::parse); `InvalidOptions` for spans that would become shorter.
+    pub fn changed(&self, spec: RawDoc<'_>, place: &str) -> Result<Self> {
+        let wish = Self::read(spec, place, true)?;
+        if wish.granularity.is_none() && wish.max_span.is_none() && wish.rounding.is_none() {
+            return Ok(self.clone());
+        }
+        let next = TimeseriesOptions {
+            granularity: wish.granularity,
+            max_span: wish.max_span,
+            rounding: wish.rounding,
+            ..self.clone()
+        };
+        let next = next.resolve()?;
+        let rounding = |options: &TimeseriesOptions| {
+            options.rounding.or(options.granularity.map(Granularity::rounding)).unwrap_or_default()
+        };
+        if next.max_span < self.max_span || rounding(&next) < rounding(self) {
+            bail!(
+                Code::INVALID_OPTIONS,
+                "Invalid transition for timeseries.granularity. Can only transition from 'seconds' to 'minutes' or 'minutes' to 'hours', and to longer spans."
+            );
+        }
+        Ok(next)
+    }
+
+    /// Checks names and types of what `collMod` is to change.
+    ///
+    /// Errors: as [`parse`](Self::parse).
+    pub fn check_change(spec: RawDoc<'_>, place: &str) -> Result<()> {
+        Self::read(spec, place, true).map(|_| ())
+    }
+
+    /// The fields as they were given; `change`: those that `collMod` takes.
+    fn read<'s>(spec: RawDoc<'s>, place: &str, change: bool) -> Result<Given<'s>> {
         let (mut time_field, mut meta_field, mut granularity) = (None, None, None);
         let (mut max_span, mut rounding) = (None, None);
         let mut seen: Vec<&str> = Vec::new();
@@ -86,8 +135,8 @@ impl TimeseriesOptions {
             }
             seen.push(key);
             match key {
-                "timeField" => time_field = string(value, place, key)?,
-                "metaField" => meta_field = string(value, place, key)?,
+                "timeField" if !change => time_field = string(value, place, key)?,
+                "metaField" if !change => meta_field = string(value, place, key)?,
                 "granularity" => {
                     granularity = string(value, place, key)?
                         .map(|word| match Granularity::from_name(word) {
@@ -104,16 +153,7 @@ impl TimeseriesOptions {
                 _ => bail!(40415, "BSON field '{place}.{key}' is an unknown field."),
             }
         }
-        let Some(time_field) = time_field else {
-            bail!(40414, "BSON field '{place}.timeField' is missing but a required field");
-        };
-        Ok(TimeseriesOptions {
-            time_field: time_field.to_owned(),
-            meta_field: meta_field.map(str::to_owned),
-            granularity,
-            max_span,
-            rounding,
-        })
+        Ok(Given { time_field, meta_field, granularity, max_span, rounding })
     }
 
     /// The options as the catalog has them.
@@ -216,6 +256,15 @@ impl TimeseriesOptions {
     }
 }
 
+/// Options as they were given.
+struct Given<'s> {
+    time_field: Option<&'s str>,
+    meta_field: Option<&'s str>,
+    granularity: Option<Granularity>,
+    max_span: Option<i64>,
+    rounding: Option<i64>,
+}
+
 fn string<'v>(value: Value<'v>, place: &str, key: &str) -> Result<Option<&'v str>> {
     match value {
         Value::Missing | Value::Null | Value::Undefined => Ok(None),
@@ -308,6 +357,18 @@ mod tests {
         ] {
             assert_eq!(resolved(spec.clone()).unwrap_err().code().0, code, "{spec:?}");
         }
+    }
+
+    #[test]
+    fn changes() {
+        let given = doc! { "timeField": "t", "granularity": "minutes" };
+        let options = TimeseriesOptions::parse(given.as_raw(), "x").unwrap().resolve().unwrap();
+        let change = |spec: DocBuf| options.changed(spec.as_raw(), "x").map_err(|error| error.code().0);
+        assert_eq!(change(doc! { "granularity": "hours" }).unwrap().max_span, Some(2_592_000));
+        assert_eq!(change(doc! { "granularity": "seconds" }), Err(72));
+        assert_eq!(change(doc! { "timeField": "t" }), Err(40415));
+        let own = doc! { "bucketMaxSpanSeconds": 100_000, "bucketRoundingSeconds": 100_000 };
+        assert_eq!(change(own).unwrap().granularity, None);
     }
 
     #[test]

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use sheaf_bson::{DocBuf, OwnedValue, RawDoc, Value, doc};
+use sheaf_bson::{DocBuf, RawDoc, Value, doc};
 use sheaf_errors::{Code, Result, bail};
 
 use sheaf_expr::Deps;
 use sheaf_rows::{BoxOperator, Cx, Operator, Row, Step};
+use sheaf_timeseries::TimeseriesOptions;
 
 use crate::database::{Database, OutWriter, SharedDatabase};
 use crate::namespace::Namespace;
@@ -21,11 +22,12 @@ pub(crate) const OUT: StageEntry =
 pub struct Out {
     /// The collection that is replaced.
     pub target: Namespace,
-    /// The argument as it was given.
-    pub spec: OwnedValue,
+    /// What the collection is to be, if a time-series collection.
+    pub timeseries: Option<TimeseriesOptions>,
 }
 
 pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<SharedStage>> {
+    let mut timeseries = None;
     let target = match argument {
         Value::String(collection) => Namespace::new(cx.namespace.database.clone(), collection),
         Value::Document(spec) => {
@@ -56,10 +58,8 @@ pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<Sha
                 Some(Value::String(text)) => Ok(text),
                 _ => bail!(40414, "BSON field '$out.{key}' is missing but a required field"),
             };
-            if let Some(Value::Document(timeseries)) = spec.get("timeseries")
-                && timeseries.get("timeField").is_none_or(|field| field.is_nullish())
-            {
-                bail!(40414, "BSON field '$out.timeseries.timeField' is missing but a required field");
+            if let Some(Value::Document(spec)) = spec.get("timeseries") {
+                timeseries = Some(TimeseriesOptions::parse(spec, "$out.timeseries")?.resolve()?);
             }
             Namespace::new(text("db")?, text("coll")?)
         }
@@ -82,7 +82,7 @@ pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<Sha
     if matches!(target.database.as_str(), "admin" | "config" | "local") {
         bail!(31321, "Can't $out to internal database: {}", target.database);
     }
-    Ok(vec![Arc::new(Out { target, spec: OwnedValue::from(argument) })])
+    Ok(vec![Arc::new(Out { target, timeseries })])
 }
 
 impl Stage for Out {
@@ -129,8 +129,8 @@ impl Operator for OutRun {
             return Ok(Step::Eof);
         }
         let Some(writer) = &mut self.writer else {
-            let spec = self.stage.spec.as_value();
-            self.writer = Some(self.database.begin_out(&self.stage.target, spec, cx)?);
+            let timeseries = self.stage.timeseries.as_ref();
+            self.writer = Some(self.database.begin_out(&self.stage.target, timeseries, cx)?);
             return Ok(Step::More);
         };
         match self.input.work(cx)? {

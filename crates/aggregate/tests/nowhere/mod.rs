@@ -37,7 +37,12 @@ impl Database for Nowhere {
     ) -> Result<Vec<DocBuf>> {
         Ok(Vec::new())
     }
-    fn begin_out(&self, namespace: &Namespace, _spec: Value<'_>, _cx: &Cx<'_>) -> Result<Box<dyn OutWriter>> {
+    fn begin_out(
+        &self,
+        namespace: &Namespace,
+        _timeseries: Option<&sheaf_timeseries::TimeseriesOptions>,
+        _cx: &Cx<'_>,
+    ) -> Result<Box<dyn OutWriter>> {
         Err(Error::new(Code::NAMESPACE_NOT_FOUND, namespace.to_string()))
     }
     fn merge_index(&self, _namespace: &Namespace, _on: &[String]) -> Result<Option<MergeIndex>> {

@@ -6,10 +6,15 @@ use sheaf_aggregate::{Database, Namespace, OutWriter};
 use sheaf_bson::{DocBuf, RawDoc, Value};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_rows::Cx;
-use sheaf_storage::{Collection, CreateCollection, Told, Uuid, Write};
+use sheaf_storage::{Catalog, Collection, CreateCollection, Told, Uuid, Write};
+use sheaf_timeseries::{
+    Measurement, TimeseriesOptions, bucket_id_index, bucket_options, buckets_namespace, default_index,
+    view_options,
+};
 
 use super::Db;
 use crate::write::Validator;
+use crate::write::timeseries::{Filling, OpenBuckets};
 
 /// Bytes of documents that are written as one commit.
 const COMMIT_BYTES: usize = 4 << 20;
@@ -22,9 +27,21 @@ struct Out {
     target: String,
     /// What the target was when this began.
     before: Shape,
+    /// Of a time-series collection; then the other names are those of buckets.
+    measurements: Option<Measurements>,
     pending: Vec<DocBuf>,
     pending_bytes: usize,
     finished: bool,
+}
+
+/// What `$out` to a time-series collection has besides.
+struct Measurements {
+    options: TimeseriesOptions,
+    /// The name of the collection.
+    namespace: String,
+    /// The options of its view, if that is to be made.
+    view: Option<DocBuf>,
+    open: OpenBuckets,
 }
 
 /// What has to be the same of a target when it is replaced.
@@ -70,14 +87,21 @@ impl Shape {
 }
 
 /// Makes the temporary collection with the target's options and indexes.
-pub fn begin(db: &Db, namespace: &Namespace, spec: Value<'_>, cx: &Cx<'_>) -> Result<Box<dyn OutWriter>> {
+///
+/// Errors: those for targets that cannot be replaced; 7268700, 7406103 for time-series options that do not fit the target's.
+pub fn begin(
+    db: &Db,
+    namespace: &Namespace,
+    timeseries: Option<&TimeseriesOptions>,
+    cx: &Cx<'_>,
+) -> Result<Box<dyn OutWriter>> {
     db.refuse_in_transaction("$out")?;
-    if matches!(spec, Value::Document(doc) if doc.get("timeseries").is_some_and(|options| !options.is_nullish()))
-    {
-        bail!(Code::NOT_IMPLEMENTED, "$out to a time-series collection is not supported by this server");
-    }
-    let target = namespace.to_string();
     let catalog = db.engine.catalog();
+    let measurements = measurements(&catalog, namespace, timeseries)?;
+    let target = match &measurements {
+        Some(_) => buckets_namespace(&namespace.database, &namespace.collection),
+        None => namespace.to_string(),
+    };
     let existing = catalog.collection(&target);
     let mut options = DocBuf::new();
     let mut id_index = None;
@@ -90,6 +114,9 @@ pub fn begin(db: &Db, namespace: &Namespace, spec: Value<'_>, cx: &Cx<'_>) -> Re
         }
         options = existing.options.clone();
         id_index = existing.indexes.first().map(|index| index.spec.clone());
+    } else if let Some(new) = &measurements {
+        options = bucket_options(RawDoc::EMPTY, None, &new.options);
+        id_index = Some(bucket_id_index());
     }
     if options.as_raw().element("temp").is_none() {
         options.append("temp", true);
@@ -104,17 +131,52 @@ pub fn begin(db: &Db, namespace: &Namespace, spec: Value<'_>, cx: &Cx<'_>) -> Re
         uuid,
         target,
         before: Shape::of(existing.map(|existing| &**existing)),
+        measurements,
         pending: Vec::new(),
         pending_bytes: 0,
         finished: false,
     };
     db.note_commit(db.engine.create_collection(&out.temporary, &create, cx.interrupt())?);
     // The one on `_id` comes first, and is there.
-    let specs: Vec<RawDoc<'_>> = out.before.indexes.iter().skip(1).map(DocBuf::as_raw).collect();
+    let mut specs: Vec<RawDoc<'_>> = out.before.indexes.iter().skip(1).map(DocBuf::as_raw).collect();
+    let default = out.measurements.as_ref().filter(|_| existing.is_none());
+    let default = default.map(|new| default_index(&new.options)).transpose()?.flatten();
+    specs.extend(default.as_ref().map(DocBuf::as_raw));
     if !specs.is_empty() {
         db.note_commit(db.engine.create_indexes(&out.temporary, &specs, cx.interrupt())?);
     }
     Ok(Box::new(out))
+}
+
+/// What is known of a target that is, or is to be, a time-series collection.
+fn measurements(
+    catalog: &Catalog,
+    namespace: &Namespace,
+    wanted: Option<&TimeseriesOptions>,
+) -> Result<Option<Measurements>> {
+    let target = namespace.to_string();
+    let existing = catalog.collection(&target);
+    let known = existing
+        .filter(|existing| existing.is_timeseries())
+        .and_then(|existing| TimeseriesOptions::of_catalog(existing.options.as_raw()));
+    let options = match (wanted, known) {
+        (None, None) => return Ok(None),
+        (None, Some(known)) => known,
+        (Some(wanted), Some(known)) if *wanted == known => known,
+        (Some(_), Some(_)) => bail!(
+            7406103,
+            "Time field or other time-series options given to $out do not match those of the existing collection {target}"
+        ),
+        (Some(_), None) if existing.is_some() => {
+            bail!(
+                7268700,
+                "Cannot create a time-series collection from a non time-series collection: {target}"
+            )
+        }
+        (Some(wanted), None) => wanted.clone(),
+    };
+    let view = existing.is_none().then(|| view_options(&namespace.collection, Value::Missing, &options));
+    Ok(Some(Measurements { options, namespace: target, view, open: OpenBuckets::default() }))
 }
 
 fn hex(bytes: &[u8]) -> String {
@@ -135,6 +197,22 @@ impl Out {
                 self.target
             );
         };
+        if let Some(to) = &self.measurements {
+            let rows: Vec<Measurement<'_>> = self
+                .pending
+                .iter()
+                .map(|doc| Measurement::of(doc.as_raw(), &to.options))
+                .collect::<Result<_>>()?;
+            let filling = Filling {
+                buckets: &collection,
+                options: &to.options,
+                open: &to.open,
+                new_object_id: &db.hooks.new_object_id,
+                interrupt: cx.interrupt(),
+            };
+            filling.insert(&mut unit, &rows)?;
+            self.pending.clear();
+        }
         let validator = if db.hooks.bypass_validation { None } else { Validator::of(&collection)? };
         for doc in self.pending.drain(..) {
             if let Some(validator) = &validator {
@@ -179,6 +257,10 @@ impl OutWriter for Out {
         self.flush(cx)?;
         self.replace(cx)?;
         self.finished = true;
+        if let Some((to, view)) = self.measurements.as_ref().and_then(|to| Some((to, to.view.as_ref()?))) {
+            let made = (self.db.hooks.make_view)(&to.namespace, view, cx.interrupt())?;
+            self.db.note_commit(made);
+        }
         Ok(())
     }
 }

@@ -7,9 +7,10 @@ use sheaf_bson::{DocBuf, RawDoc, Value};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_rows::Cx;
 use sheaf_storage::Collection;
+use sheaf_timeseries::{TimeseriesOptions, buckets_namespace, listed_index};
 
 use super::Db;
-use crate::ddl::stats::{append_number, write_storage_stats};
+use crate::ddl::stats::{append_number, write_bucket_stats, write_storage_stats};
 use crate::find;
 use crate::plan::Query;
 use crate::run::Reads;
@@ -17,7 +18,10 @@ use crate::run::Reads;
 /// The document of `$collStats`.
 pub fn coll_stats(db: &Db, namespace: &Namespace, spec: RawDoc<'_>, cx: &mut Cx<'_>) -> Result<Vec<DocBuf>> {
     let now_millis = cx.limits.now_millis;
-    let found = db.collection(namespace);
+    let shown = db.collection(namespace);
+    let buckets = shown.as_ref().and_then(|shown| buckets_of(db, shown));
+    let timeseries = buckets.is_some();
+    let found = buckets.or(shown);
     let collection = found.as_ref();
     let wants_data = ["storageStats", "count", "queryExecStats"].iter().any(|name| spec.get(name).is_some());
     if wants_data && collection.is_some_and(|collection| collection.is_view()) {
@@ -53,7 +57,11 @@ pub fn coll_stats(db: &Db, namespace: &Namespace, spec: RawDoc<'_>, cx: &mut Cx<
         }
         if spec.get("storageStats").is_some() {
             let collection = collection.map(|collection| &**collection);
-            write_storage_stats(&mut out.document("storageStats"), &db.engine, collection, orphans, scale);
+            let mut stats = out.document("storageStats");
+            if let Some(buckets) = collection.filter(|_| timeseries) {
+                write_bucket_stats(&mut stats, buckets);
+            }
+            write_storage_stats(&mut stats, &db.engine, collection, orphans, scale);
         }
         if let Some(count) = count {
             append_number(out, "count", count);
@@ -65,6 +73,14 @@ pub fn coll_stats(db: &Db, namespace: &Namespace, spec: RawDoc<'_>, cx: &mut Cx<
             scans.append("total", total as i64).append("nonTailable", non_tailable as i64);
         }
     })])
+}
+
+/// The buckets of a time-series collection.
+fn buckets_of(db: &Db, shown: &Collection) -> Option<Arc<Collection>> {
+    if !shown.is_timeseries() {
+        return None;
+    }
+    db.view().collection(&buckets_namespace(shown.db(), shown.name())).filter(|c| !c.is_view()).cloned()
 }
 
 /// How many documents of a collection belong to other shards. Where nothing has been moved lately, nothing is read for it.
@@ -100,14 +116,23 @@ fn storage_scale(spec: RawDoc<'_>) -> Result<i64> {
 
 /// One document for each index.
 pub fn index_stats(db: &Db, namespace: &Namespace) -> Result<Vec<DocBuf>> {
-    let Some(collection) = db.collection(namespace) else { return Ok(Vec::new()) };
+    let Some(shown) = db.collection(namespace) else { return Ok(Vec::new()) };
+    let (collection, timeseries) = match buckets_of(db, &shown) {
+        Some(buckets) => (buckets, TimeseriesOptions::of_catalog(shown.options.as_raw())),
+        None => (shown, None),
+    };
     if collection.is_view() {
         bail!(Code::COMMAND_NOT_SUPPORTED_ON_VIEW, "Namespace {namespace} is a view, not a collection");
     }
     let one = |index: &Arc<sheaf_storage::Index>| {
-        DocBuf::build(|out| {
+        // Of a time-series collection as its users have named it; the order of buckets is none of its indexes.
+        let spec = match &timeseries {
+            Some(options) => listed_index(index.spec.as_raw(), options)?,
+            None => index.spec.clone(),
+        };
+        Some(DocBuf::build(|out| {
             out.append("name", &index.name);
-            out.append("key", crate::index::key_pattern(index));
+            out.append("key", spec.as_raw().get_or_missing("key"));
             out.append("host", db.hooks.host.as_str());
             let since = Value::DateTime(index.accesses.since_millis());
             out.document("accesses").append("ops", index.accesses.ops() as i64).append("since", since);
@@ -117,8 +142,8 @@ pub fn index_stats(db: &Db, namespace: &Namespace) -> Result<Vec<DocBuf>> {
             if let Some(shard) = &db.hooks.shard {
                 out.append("shard", shard.as_str());
             }
-            out.append("spec", &index.spec);
-        })
+            out.append("spec", &spec);
+        }))
     };
-    Ok(collection.indexes.iter().map(one).collect())
+    Ok(collection.indexes.iter().filter_map(one).collect())
 }

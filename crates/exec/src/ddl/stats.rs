@@ -55,6 +55,16 @@ fn sampled_bytes(engine: &Engine, collection: &Collection, index: &Index) -> Res
     Ok(bytes / entries * collection.count().max(entries))
 }
 
+/// The section `timeseries` of the figures of a collection of buckets.
+pub fn write_bucket_stats(doc: &mut Doc<'_>, buckets: &Collection) {
+    let mut section = doc.document("timeseries");
+    section.append("bucketsNs", buckets.namespace.as_str());
+    append_number(&mut section, "bucketCount", buckets.count());
+    if buckets.count() > 0 {
+        append_number(&mut section, "avgBucketSize", buckets.data_bytes() / buckets.count());
+    }
+}
+
 /// The figures of a collection, sizes divided by `scale`; `None` for one that does not exist. `orphans`: how many of its documents
 /// belong to other shards.
 pub fn write_storage_stats(

@@ -21,6 +21,7 @@ use super::writes::{
 use crate::args::{Args, Array, Documents, Loose, NonNegative, check_collection_name, check_db_name};
 use crate::command::*;
 use crate::commands::ddl::names;
+use crate::commands::timeseries::{self, UpdateParts};
 use crate::cursors::{Batch, Filled, ServerCursor};
 use crate::op::Operation;
 use crate::reply::Reply;
@@ -319,7 +320,9 @@ impl<'a> BulkWrite<'a> {
                 return Ok(Done { n: 0, modified, upserted: None });
             }
         };
-        refuse_view(&collection)?;
+        if !collection.is_timeseries() {
+            refuse_view(&collection)?;
+        }
         with_cx(op, self.fields.bypass, |cx| {
             let name = |w: &mut dyn Write, change: Change<'_>| {
                 let record = match change {
@@ -345,6 +348,20 @@ impl<'a> BulkWrite<'a> {
         kind: &Kind<'a>,
     ) -> Result<Done> {
         match kind {
+            Kind::Insert(document) if collection.is_timeseries() => {
+                timeseries::insert_one(op, w, cx, collection, *document)?;
+                Ok(Done { n: 1, modified: None, upserted: None })
+            }
+            Kind::Update(update) if collection.is_timeseries() => {
+                update.statement(op, self.variables)?;
+                let result = timeseries::update(op, w, cx, collection, &update.parts(self.variables))?;
+                Ok(Done { n: result.matched, modified: Some(result.modified), upserted: None })
+            }
+            Kind::Delete { filter, multi, .. } if collection.is_timeseries() => {
+                let filter = (*filter, self.variables);
+                let (n, _) = timeseries::delete(op, w, cx, collection, filter, *multi)?;
+                Ok(Done { n, modified: None, upserted: None })
+            }
             Kind::Insert(document) => {
                 let prepared = prepare_insert(*document, cx.new_object_id, cx.empty_timestamp())?;
                 let document = prepared.as_ref().map_or(*document, |prepared| prepared.as_raw());
@@ -435,6 +452,18 @@ fn recorded_done(kind: &Kind<'_>, recorded: &DocBuf) -> Done {
 }
 
 impl UpdateOp<'_> {
+    /// The operation as one on measurements.
+    fn parts<'p>(&'p self, variables: Option<RawDoc<'p>>) -> UpdateParts<'p> {
+        UpdateParts {
+            filter: self.filter,
+            update: self.update,
+            multi: self.multi,
+            upsert: self.upsert,
+            array_filters: &self.array_filters,
+            variables,
+        }
+    }
+
     fn statement(&self, op: &Operation<'_>, variables: Option<RawDoc<'_>>) -> Result<UpdateStatement> {
         check_collation(self.collation)?;
         let mut cx = parse_cx(op, variables)?;

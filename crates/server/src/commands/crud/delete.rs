@@ -9,6 +9,8 @@ use sheaf_exec::plan::Query;
 use sheaf_exec::plan::query::Hint;
 use sheaf_exec::write::{Delete as Statement, delete_by_id, run_delete};
 
+use sheaf_timeseries::BUCKETS_PREFIX;
+
 use super::find::only_id;
 use super::query::{check_collation, parse_cx, parse_filter};
 use super::writes::{
@@ -63,7 +65,10 @@ impl<'a> Command<'a, Operation<'a>> for Delete<'a> {
 
     fn run(self, op: &Operation<'a>) -> Result<Reply> {
         check_count(self.deletes.count())?;
-        check_writable(op, self.collection)?;
+        // Whole buckets may be deleted, as the TTL monitor does.
+        if !self.collection.starts_with(BUCKETS_PREFIX) {
+            check_writable(op, self.collection)?;
+        }
         let namespace = op.namespace(self.collection);
         op.metrics().namespace.replace(Some(namespace.clone()));
         let statements: Vec<DeleteOne<'a>> =

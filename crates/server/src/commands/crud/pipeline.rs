@@ -15,6 +15,7 @@ use sheaf_front::access::Rights;
 use sheaf_front::operations;
 use sheaf_rows::{BoxOperator, Cx, Limits, Operator, Step, pull};
 
+use crate::commands::timeseries::make_view;
 use crate::cursors::{Batch, Filled, ServerCursor};
 use crate::node::Node;
 use crate::op::Operation;
@@ -23,6 +24,7 @@ use crate::parked::Changes;
 /// The database of one pipeline, which reads what the command reads. The hint holds for this namespace.
 pub fn database(op: &Operation<'_>, hint: Option<(&Namespace, Hint)>, bypass_validation: bool) -> Result<Db> {
     let (node, metrics, rights) = (op.node().clone(), op.node().clone(), op.rights.clone());
+    let maker = op.node().clone();
     let hooks = Hooks {
         server_stats: Box::new(move |source, spec| server_documents(&node, &rights, source, spec)),
         latency_stats: Box::new(move |namespace, histograms| {
@@ -31,6 +33,9 @@ pub fn database(op: &Operation<'_>, hint: Option<(&Namespace, Hint)>, bypass_val
         }),
         cluster_clock: op.cluster_clock(),
         new_object_id: crate::node::new_object_id,
+        make_view: Box::new(move |namespace, options, interrupt| {
+            make_view(&maker, namespace, options, interrupt)
+        }),
         random: rand::random,
         host: op.node().host_and_port(),
         shard: op.node().sharding().and_then(|sharding| sharding.shard_name()).map(str::to_owned),

@@ -3,6 +3,7 @@
 use sheaf_errors::{Code, Result, bail};
 use sheaf_exec::ddl::collection_options::check_capped_size;
 use sheaf_storage::Collection;
+use sheaf_timeseries::BUCKETS_PREFIX;
 
 use super::names;
 use crate::args::{Args, safe_i64};
@@ -64,7 +65,10 @@ impl<'a> Command<'a, Operation<'a>> for ConvertToCapped<'a> {
         op.metrics().namespace.replace(Some(namespace.clone()));
         let catalog = op.catalog();
         let missing = format!("source collection {namespace} does not exist");
-        names::existing(&catalog, &namespace, &missing)?;
+        let collection = names::existing(&catalog, &namespace, &missing)?;
+        if collection.name().starts_with(BUCKETS_PREFIX) {
+            bail!(Code::ILLEGAL_OPERATION, "Cannot convert a time-series collection to capped: {namespace}");
+        }
         check_capped_size(self.size)?;
         if self.collection.starts_with("system.") {
             bail!(Code::BAD_VALUE, "cannot convert system collection {namespace} to a capped collection");

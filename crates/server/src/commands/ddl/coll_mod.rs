@@ -6,6 +6,7 @@ use sheaf_bson::{DocBuf, RawDoc, Value};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_exec::ddl::collection_options as options;
 use sheaf_storage::{Collection, CollectionChange, Uuid};
+use sheaf_timeseries::{buckets_namespace, index_for_buckets};
 
 use super::create::check_view;
 use super::{names, views};
@@ -14,12 +15,14 @@ use index::IndexMod;
 use crate::args::{Args, Array, Loose};
 use crate::command::*;
 use crate::commands::crud::rights::may_make_view;
+use crate::commands::timeseries::{change_spans, check_spans, expire_after, options_of};
 use crate::op::Operation;
 use crate::reply::Reply;
 
 mod index;
 
 /// `{collMod: "users", index: {...}, validator: {...}, viewOn: "people", pipeline: [...], ...}`
+#[derive(Default)]
 pub struct CollMod<'a> {
     collection: &'a str,
     index: Option<IndexMod<'a>>,
@@ -34,6 +37,7 @@ pub struct CollMod<'a> {
     expire_after_seconds: Option<Value<'a>>,
     dry_run: bool,
     uuid: Option<Uuid>,
+    timeseries: Option<RawDoc<'a>>,
 }
 
 impl<'a> Command<'a, Operation<'a>> for CollMod<'a> {
@@ -63,8 +67,10 @@ impl<'a> Command<'a, Operation<'a>> for CollMod<'a> {
     fn parse(args: &mut Args<'a>) -> Result<Self> {
         let collection = args.collection()?;
         let index = args.optional::<RawDoc<'a>>("index")?.map(IndexMod::parse).transpose()?;
-        if args.optional::<RawDoc<'a>>("timeseries")?.is_some() {
-            bail!(Code::INVALID_OPTIONS, "option only supported on a time-series collection: timeseries");
+        let timeseries = args.optional::<RawDoc<'a>>("timeseries")?;
+        if let Some(spec) = timeseries {
+            // Types and names are checked whatever the collection is.
+            check_spans(spec)?;
         }
         let command = CollMod {
             collection,
@@ -83,6 +89,7 @@ impl<'a> Command<'a, Operation<'a>> for CollMod<'a> {
             expire_after_seconds: args.optional("expireAfterSeconds")?,
             dry_run: args.optional::<Loose>("dryRun")?.is_some_and(|flag| flag.0),
             uuid: args.optional("collectionUUID")?,
+            timeseries,
         };
         options::check_level(command.validation_level, Self::NAME)?;
         options::check_action(command.validation_action, Self::NAME)?;
@@ -99,6 +106,12 @@ impl<'a> Command<'a, Operation<'a>> for CollMod<'a> {
         let Some(collection) = catalog.collection(&namespace) else {
             bail!(Code::NAMESPACE_NOT_FOUND, "ns does not exist: {namespace}");
         };
+        if collection.is_timeseries() {
+            return self.change_timeseries(op, collection);
+        }
+        if self.timeseries.is_some() {
+            bail!(Code::INVALID_OPTIONS, "option only supported on a time-series collection: timeseries");
+        }
         if collection.is_view() {
             self.change_view(op, collection)?;
             return Ok(Reply::ok());
@@ -241,6 +254,46 @@ impl CollMod<'_> {
             changes.push(("expireAfterSeconds", seconds.map_or(Value::Missing, Value::Int64)));
         }
         Ok(options::with_changes(before, &changes))
+    }
+
+    /// Changes a time-series collection: its buckets, and the view with them.
+    fn change_timeseries(&self, op: &Operation<'_>, view: &Collection) -> Result<Reply> {
+        let given = [
+            (self.validator.is_some(), "validator"),
+            (self.validation_level.is_some(), "validationLevel"),
+            (self.validation_action.is_some(), "validationAction"),
+            (self.view_on.is_some(), "viewOn"),
+            (self.pipeline.is_some(), "pipeline"),
+            (self.capped_size.is_some(), "cappedSize"),
+            (self.capped_max.is_some(), "cappedMax"),
+            (self.images.is_some(), "changeStreamPreAndPostImages"),
+        ];
+        if let Some((_, name)) = given.iter().find(|(given, _)| *given) {
+            bail!(Code::INVALID_OPTIONS, "option not supported on a time-series collection: {name}");
+        }
+        if self.expire_after_seconds.is_some_and(|value| value.is_number()) {
+            expire_after(self.expire_after_seconds, op.now_millis())?;
+        }
+        let before = options_of(view)?;
+        let key = match self.index.as_ref().and_then(IndexMod::key_pattern) {
+            Some(key) => Some(index_for_buckets(key, &before)?),
+            None => None,
+        };
+        let index = self.index.as_ref().map(|wish| wish.with_key(key.as_ref().map(DocBuf::as_raw)));
+        let on_buckets = CollMod {
+            index,
+            expire_after_seconds: self.expire_after_seconds,
+            dry_run: self.dry_run,
+            ..CollMod::default()
+        };
+        if self.dry_run {
+            return Ok(Reply::ok());
+        }
+        let reply = on_buckets.apply(op, &buckets_namespace(view.db(), view.name()), None)?;
+        if let Some(spec) = self.timeseries {
+            change_spans(op, view, spec)?;
+        }
+        Ok(reply)
     }
 
     fn change_view(&self, op: &Operation<'_>, view: &Collection) -> Result<()> {

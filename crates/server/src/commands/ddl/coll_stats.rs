@@ -10,6 +10,7 @@ use sheaf_storage::Collection;
 
 use crate::args::{Args, safe_i64};
 use crate::command::*;
+use crate::commands::timeseries::buckets_of;
 use crate::op::Operation;
 use crate::reply::Reply;
 
@@ -79,6 +80,12 @@ impl<'a> Command<'a, Operation<'a>> for CollStats<'a> {
         op.metrics().namespace.replace(Some(namespace.clone()));
         let catalog = op.catalog();
         let collection = catalog.collection(&namespace);
+        if let Some(buckets) = collection.and_then(|shown| buckets_of(&catalog, shown)) {
+            return Ok(Reply::ok().with("ns", &namespace).with_fields(|doc| {
+                stats::write_bucket_stats(doc, buckets);
+                stats::write_storage_stats(doc, op.engine(), Some(buckets), 0, self.scale);
+            }));
+        }
         if let Some(view) = collection.filter(|collection| collection.is_view()) {
             bail!(
                 Code::COMMAND_NOT_SUPPORTED_ON_VIEW,

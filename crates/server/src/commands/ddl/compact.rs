@@ -7,6 +7,7 @@ use sheaf_exec::ddl::stats;
 use super::names;
 use crate::args::{Args, Loose};
 use crate::command::*;
+use crate::commands::timeseries::buckets_of;
 use crate::op::Operation;
 use crate::reply::Reply;
 
@@ -65,7 +66,11 @@ impl<'a> Command<'a, Operation<'a>> for Compact<'a> {
         let namespace = op.namespace(self.collection);
         let engine = op.engine();
         let catalog = engine.catalog();
-        let collection = names::existing(&catalog, &namespace, "collection does not exist")?;
+        let buckets = catalog.collection(&namespace).and_then(|shown| buckets_of(&catalog, shown));
+        let collection = match buckets {
+            Some(buckets) => buckets,
+            None => names::existing(&catalog, &namespace, "collection does not exist")?,
+        };
         op.metrics().namespace.replace(Some(namespace));
         let bytes = || engine.storage_bytes(collection) + stats::index_bytes(engine, collection);
         let before = bytes();

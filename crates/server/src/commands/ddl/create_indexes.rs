@@ -7,10 +7,12 @@ use sheaf_bson::{DocBuf, RawDoc, Value};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_exec::ddl::index_spec::{self, Relation};
 use sheaf_storage::{Collection, CreateCollection, Index, Uuid, Write};
+use sheaf_timeseries::TimeseriesOptions;
 
 use super::names;
 use crate::args::{Args, Documents};
 use crate::command::*;
+use crate::commands::timeseries::{buckets_of, on_buckets, options_of};
 use crate::op::Operation;
 use crate::reply::Reply;
 use crate::sharding::key_rules;
@@ -78,10 +80,14 @@ impl<'a> Command<'a, Operation<'a>> for CreateIndexes<'a> {
                 created = true;
                 continue;
             };
+            if let Some(buckets) = buckets_of(view.catalog(), collection) {
+                let options = options_of(collection)?;
+                return self.build(op, buckets, created, Some(&options));
+            }
             if collection.is_view() {
                 bail!(Code::COMMAND_NOT_SUPPORTED_ON_VIEW, "Cannot create indexes on a view: {namespace}");
             }
-            match self.build(op, collection, created) {
+            match self.build(op, collection, created, None) {
                 Err(error) if error.code() == Code::NAMESPACE_NOT_FOUND && !op.in_transaction() => {}
                 built => return built,
             }
@@ -119,8 +125,15 @@ fn count_ready(collection: &Collection) -> usize {
 }
 
 impl CreateIndexes<'_> {
-    fn build(&self, op: &Operation<'_>, collection: &Collection, created: bool) -> Result<Reply> {
-        let new = self.wanted(op, collection)?;
+    /// Builds what is missing; `timeseries` of buckets whose measurements are to have the indexes.
+    fn build(
+        &self,
+        op: &Operation<'_>,
+        collection: &Collection,
+        created: bool,
+        timeseries: Option<&TimeseriesOptions>,
+    ) -> Result<Reply> {
+        let new = self.wanted(op, collection, timeseries)?;
         // Indexes that are ready before, and that are made.
         let counts = Cell::new((count_ready(collection), new.len()));
         if new.is_empty() {
@@ -133,7 +146,7 @@ impl CreateIndexes<'_> {
             let wanted = |now: &Collection| {
                 names::check_uuid(&op.catalog(), &now.namespace, self.uuid)?;
                 names::refuse_view(now)?;
-                let new = self.wanted(op, now)?;
+                let new = self.wanted(op, now, timeseries)?;
                 counts.set((count_ready(now), new.len()));
                 Ok(new)
             };
@@ -152,9 +165,21 @@ impl CreateIndexes<'_> {
     }
 
     /// The specifications that no index of the collection fulfils yet.
-    fn wanted(&self, op: &Operation<'_>, collection: &Collection) -> Result<Vec<DocBuf>> {
+    fn wanted(
+        &self,
+        op: &Operation<'_>,
+        collection: &Collection,
+        timeseries: Option<&TimeseriesOptions>,
+    ) -> Result<Vec<DocBuf>> {
         let collation = collection.options.as_raw().get("collation").and_then(|v| v.as_doc());
-        let new = without_existing(collection, prepare_all(self.indexes, collation)?)?;
+        let mut specs = prepare_all(self.indexes, collation)?;
+        if let Some(options) = timeseries {
+            specs = specs
+                .iter()
+                .map(|spec| on_buckets(spec.as_raw(), options, collection))
+                .collect::<Result<_>>()?;
+        }
+        let new = without_existing(collection, specs)?;
         if !new.is_empty() {
             check_all(&collection.namespace, collection.indexes.len(), &new)?;
             if let Some(placed) = op.placed(collection)?.filter(|placed| !placed.unsplittable) {

@@ -6,6 +6,7 @@ use md5::{Digest, Md5};
 use sheaf_bson::{Binary, Value};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_storage::{Collection, Cut, Direction, Range, View};
+use sheaf_timeseries::BUCKETS_PREFIX;
 
 use crate::args::{Args, Array};
 use crate::command::*;
@@ -55,7 +56,9 @@ impl<'a> Command<'a, Operation<'a>> for DbHash<'a> {
         let started = Instant::now();
         let view = op.view()?;
         let wanted = |collection: &Collection| {
-            let system = collection.name().starts_with("system.") && collection.name() != "system.js";
+            let name = collection.name();
+            let system =
+                name.starts_with("system.") && name != "system.js" && !name.starts_with(BUCKETS_PREFIX);
             let named = self.only.is_empty() || self.only.contains(&collection.name());
             !collection.is_view() && !system && named
         };

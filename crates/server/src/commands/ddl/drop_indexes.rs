@@ -7,10 +7,12 @@ use sheaf_bson::{RawDoc, Value};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_exec::ddl::index_spec;
 use sheaf_storage::{Collection, Index, Uuid};
+use sheaf_timeseries::{buckets_namespace, index_for_buckets};
 
 use super::names;
 use crate::args::Args;
 use crate::command::*;
+use crate::commands::timeseries::options_of;
 use crate::op::Operation;
 use crate::reply::Reply;
 use crate::sharding::key_rules;
@@ -66,6 +68,29 @@ impl<'a> Command<'a, Operation<'a>> for DropIndexes<'a> {
         let namespace = op.namespace(self.collection);
         op.metrics().namespace.replace(Some(namespace.clone()));
         let catalog = op.catalog();
+        if let Some(view) = catalog.collection(&namespace).filter(|view| view.is_timeseries()) {
+            return self.on_buckets(op, view);
+        }
+        self.drop_from(op, namespace, 0)
+    }
+}
+
+impl<'a> DropIndexes<'a> {
+    /// Drops indexes of measurements, which are those of their buckets.
+    fn on_buckets(&self, op: &Operation<'_>, view: &Collection) -> Result<Reply> {
+        let options = options_of(view)?;
+        let key = match self.index {
+            Value::Document(key) => Some(index_for_buckets(key, &options)?),
+            _ => None,
+        };
+        let index = key.as_ref().map_or(self.index, |key| Value::Document(key.as_raw()));
+        let on_buckets = DropIndexes { collection: self.collection, index, uuid: self.uuid };
+        on_buckets.drop_from(op, buckets_namespace(view.db(), view.name()), 1)
+    }
+
+    /// Drops the indexes that are named; so many of the collection's are not counted.
+    fn drop_from(&self, op: &Operation<'_>, namespace: String, hidden: i32) -> Result<Reply> {
+        let catalog = op.catalog();
         names::check_uuid(&catalog, &namespace, self.uuid)?;
         let collection = names::existing(&catalog, &namespace, &format!("ns not found {namespace}"))?;
         self.choose(op, collection)?;
@@ -73,7 +98,7 @@ impl<'a> Command<'a, Operation<'a>> for DropIndexes<'a> {
         let choose = |now: &Collection| {
             names::check_uuid(&op.catalog(), &namespace, self.uuid)?;
             names::refuse_view(now)?;
-            were.set(now.indexes.len() as i32);
+            were.set(now.indexes.len() as i32 - hidden);
             self.choose(op, now)
         };
         let stop = op.interrupter();

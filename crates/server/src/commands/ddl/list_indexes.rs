@@ -3,10 +3,12 @@
 use sheaf_bson::Value;
 use sheaf_errors::{Code, Result, bail};
 use sheaf_storage::Uuid;
+use sheaf_timeseries::listed_index;
 
 use super::{listing, names};
 use crate::args::{Args, Loose};
 use crate::command::*;
+use crate::commands::timeseries::{buckets_of, options_of};
 use crate::op::Operation;
 use crate::reply::Reply;
 
@@ -69,6 +71,13 @@ impl<'a> Command<'a, Operation<'a>> for ListIndexes<'a> {
         };
         op.metrics().namespace.replace(Some(namespace.clone()));
         let missing = format!("ns does not exist: {namespace}");
+        let shown = view.catalog().collection(&namespace);
+        if let Some((collection, buckets)) = shown.and_then(|c| Some((c, buckets_of(view.catalog(), c)?))) {
+            let options = options_of(collection)?;
+            let ready = buckets.indexes.iter().filter(|index| index.ready);
+            let specs = ready.filter_map(|index| listed_index(index.spec.as_raw(), &options)).collect();
+            return Ok(listing::reply(op, &namespace, specs, self.batch_size));
+        }
         let collection = names::existing(view.catalog(), &namespace, &missing)?;
         let ready = collection.indexes.iter().filter(|index| index.ready);
         let specs = ready.map(|index| index.spec.clone()).collect();

@@ -51,6 +51,7 @@ impl<'a> Command<'a, Operation<'a>> for PlanCacheClear<'a> {
         // One query's plan costs as little to find anew as all of the collection's.
         let view = op.engine().view()?;
         if let Some(collection) = view.catalog().collection(&namespace) {
+            super::names::refuse_view(collection)?;
             view.plans().forget(collection.uuid);
         }
         op.metrics().namespace.replace(Some(namespace));

@@ -9,6 +9,7 @@ use sheaf_storage::{Collection, Direction, Inconsistency, Range, Validation};
 use super::re_index;
 use crate::args::Args;
 use crate::command::*;
+use crate::commands::timeseries::buckets_of;
 use crate::op::Operation;
 use crate::reply::Reply;
 
@@ -95,12 +96,22 @@ impl<'a> Command<'a, Operation<'a>> for Validate<'a> {
                 "Running the validate command with {{ background: true }} is not supported {place}"
             );
         }
+        self.check(op, &namespace)
+    }
+}
+
+impl Validate<'_> {
+    /// Validates what has this name.
+    fn check(&self, op: &Operation<'_>, namespace: &str) -> Result<Reply> {
         let engine = op.engine();
         let stop = op.interrupter();
         let catalog = engine.catalog();
-        let Some(collection) = catalog.collection(&namespace) else {
+        let Some(collection) = catalog.collection(namespace) else {
             bail!(Code::NAMESPACE_NOT_FOUND, "Collection '{namespace}' does not exist to validate.");
         };
+        if let Some(buckets) = buckets_of(&catalog, collection) {
+            return self.check(op, &buckets.namespace);
+        }
         if collection.is_view() {
             bail!(Code::COMMAND_NOT_SUPPORTED_ON_VIEW, "Cannot validate a view");
         }
@@ -108,12 +119,12 @@ impl<'a> Command<'a, Operation<'a>> for Validate<'a> {
         if self.metadata {
             return Ok(report.reply(collection));
         }
-        let mut found = engine.validate(&namespace, self.full, &|| stop.check())?;
+        let mut found = engine.validate(namespace, self.full, &|| stop.check())?;
         // What indexes lack can be built anew from the documents; documents themselves cannot.
         if self.repair && !found.index_errors.is_empty() {
             re_index::rebuild(op, collection)?;
             report.repaired = Some((found.extra_count, found.missing_count));
-            found = engine.validate(&namespace, self.full, &|| stop.check())?;
+            found = engine.validate(namespace, self.full, &|| stop.check())?;
             found.warnings.extend(repairs(report.repaired.unwrap_or_default()));
         }
         report.non_compliant = non_compliant(op, collection)?;
@@ -124,7 +135,7 @@ impl<'a> Command<'a, Operation<'a>> for Validate<'a> {
             );
         }
         if found.invalid_documents > 0 {
-            let about = doc! { "namespace": &namespace, "invalidDocuments": found.invalid_documents as i64 };
+            let about = doc! { "namespace": namespace, "invalidDocuments": found.invalid_documents as i64 };
             crate::log::error(
                 "STORAGE",
                 crate::log::ids::DOCUMENT_CORRUPT,
@@ -136,9 +147,7 @@ impl<'a> Command<'a, Operation<'a>> for Validate<'a> {
         report.found = Some(found);
         Ok(report.reply(collection))
     }
-}
 
-impl Validate<'_> {
     fn repair_mode(&self) -> &'static str {
         match (self.repair, self.fix_multikey) {
             (true, _) => "FixErrors",

@@ -1,15 +1,17 @@
 //! Making and dropping time-series collections.
 
-use sheaf_bson::{DocBuf, RawDoc, Value, doc};
+use sheaf_bson::{DocBuf, RawDoc, Value};
 use sheaf_errors::{Code, Error, Result, bail};
 use sheaf_exec::ddl::collection_options::CollectionOptions;
-use sheaf_storage::{Catalog, Collection, CreateCollection, Told};
+use sheaf_storage::{Catalog, Collection, CreateCollection, Interrupt, OpTime, Told};
 use sheaf_timeseries::{
-    BUCKETS_PREFIX, TimeseriesOptions, buckets_namespace, index_for_buckets, unpack_stage,
+    BUCKETS_PREFIX, TimeseriesOptions, bucket_id_index, bucket_options, buckets_namespace, default_index,
+    view_options,
 };
 
 use super::buckets_of;
 use crate::commands::ddl::{names, views};
+use crate::node::Node;
 use crate::op::Operation;
 use crate::reply::Reply;
 
@@ -44,7 +46,6 @@ impl CreateTimeseries<'_> {
             Some(name) => (true, name),
             None => (false, self.collection),
         };
-        let view_options = self.view_options(&timeseries, name)?;
         let namespace = op.namespace(name);
         names::check_new_name(&namespace)?;
         let buckets = buckets_namespace(op.db(), name);
@@ -54,7 +55,9 @@ impl CreateTimeseries<'_> {
                 "Fully qualified namespace is too long. Namespace: {buckets} Max: 255"
             );
         }
-        let bucket_options = self.bucket_options(&timeseries, expire)?;
+        let plain = self.options.normalize()?;
+        let view_options = view_options(name, plain.as_raw().get_or_missing("collation"), &timeseries);
+        let bucket_options = bucket_options(plain.as_raw(), expire, &timeseries);
         if !only_buckets && let Some(existing) = op.catalog().collection(&namespace) {
             return match is_same(&op.catalog(), existing, view_options.as_raw(), bucket_options.as_raw()) {
                 true => Ok(Reply::ok()),
@@ -63,7 +66,8 @@ impl CreateTimeseries<'_> {
         }
         make_buckets(op, &buckets, &timeseries, bucket_options)?;
         if !only_buckets {
-            make_view(op, &namespace, view_options)?;
+            let stop = op.interrupter();
+            op.note_commit(make_view(op.node(), &namespace, &view_options, &|| stop.check())?);
         }
         Ok(Reply::ok())
     }
@@ -89,26 +93,6 @@ impl CreateTimeseries<'_> {
             }
             None => Ok(()),
         }
-    }
-
-    fn view_options(&self, timeseries: &TimeseriesOptions, name: &str) -> Result<DocBuf> {
-        let on = format!("{BUCKETS_PREFIX}{name}");
-        let pipeline = unpack_stage(timeseries);
-        let plain = CollectionOptions {
-            collation: self.options.collation,
-            view_on: Some(&on),
-            pipeline: Some(pipeline.as_raw()),
-            ..CollectionOptions::default()
-        };
-        Ok(plain.normalize()?.with("timeseries", &timeseries.to_doc()))
-    }
-
-    fn bucket_options(&self, timeseries: &TimeseriesOptions, expire: Option<i64>) -> Result<DocBuf> {
-        let mut options = self.options.normalize()?.with("clusteredIndex", true);
-        if let Some(seconds) = expire {
-            options.append("expireAfterSeconds", seconds);
-        }
-        Ok(options.with("timeseries", &timeseries.to_doc()))
     }
 }
 
@@ -157,8 +141,7 @@ fn make_buckets(
     timeseries: &TimeseriesOptions,
     options: DocBuf,
 ) -> Result<()> {
-    let id_index =
-        Some(doc! { "v": 2, "key": { "_id": 1 }, "name": "_id_", "unique": true, "clustered": true });
+    let id_index = Some(bucket_id_index());
     let indexes = default_index(timeseries)?.into_iter().collect();
     let before = options.clone();
     let spec = CreateCollection { options, id_index, indexes, ..CreateCollection::default() };
@@ -177,35 +160,22 @@ fn make_buckets(
     Ok(())
 }
 
-/// The index on meta value and time that a collection with a meta field begins with.
-fn default_index(timeseries: &TimeseriesOptions) -> Result<Option<DocBuf>> {
-    let Some(meta) = &timeseries.meta_field else { return Ok(None) };
-    let mut key = DocBuf::new();
-    key.append(meta, 1);
-    if *meta != timeseries.time_field {
-        key.append(&timeseries.time_field, 1);
-    }
-    let name = format!("{meta}_1_{}_1", timeseries.time_field);
-    let key = index_for_buckets(key.as_raw(), timeseries)?;
-    Ok(Some(doc! { "v": 2, "key": &key, "name": &name }))
-}
-
-fn make_view(op: &Operation<'_>, namespace: &str, options: DocBuf) -> Result<()> {
-    let stop = op.interrupter();
-    let interrupt = || stop.check();
-    let _turn = views::turn(op.node(), &interrupt)?;
-    views::prepare(op.engine(), op.db(), &interrupt)?;
-    let spec = CreateCollection { options, ..CreateCollection::default() };
-    match op.engine().create_collection(namespace, &spec, &interrupt) {
+/// Makes the view on buckets that are there.
+///
+/// Errors: `NamespaceExists` if something else has the name.
+pub fn make_view(node: &Node, namespace: &str, options: &DocBuf, interrupt: Interrupt<'_>) -> Result<OpTime> {
+    let _turn = views::turn(node, interrupt)?;
+    views::prepare(node.engine(), names::split(namespace).0, interrupt)?;
+    let spec = CreateCollection { options: options.clone(), ..CreateCollection::default() };
+    match node.engine().create_collection(namespace, &spec, interrupt) {
         Err(error) if error.code() == Code::NAMESPACE_EXISTS => {
-            if !op.catalog().collection(namespace).is_some_and(|now| now.is_timeseries()) {
+            if !node.catalog().collection(namespace).is_some_and(|now| now.is_timeseries()) {
                 return Err(exists(namespace));
             }
         }
         made => _ = made?,
     }
-    op.note_commit(views::follow(op.engine(), namespace, &interrupt)?);
-    Ok(())
+    views::follow(node.engine(), namespace, interrupt)
 }
 
 /// Drops the buckets of a time-series collection whose view is gone.

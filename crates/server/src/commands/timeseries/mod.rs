@@ -2,8 +2,10 @@
 
 mod create;
 mod delete;
+mod indexes;
 mod insert;
 mod list;
+mod spans;
 mod update;
 
 use std::sync::Arc;
@@ -14,10 +16,12 @@ use sheaf_timeseries::{TimeseriesOptions, buckets_namespace};
 
 use crate::op::Operation;
 
-pub use create::{CreateTimeseries, drop_buckets};
+pub use create::{CreateTimeseries, drop_buckets, expire_after, make_view};
 pub use delete::delete;
+pub use indexes::on_buckets;
 pub use insert::{insert_all, insert_one};
 pub use list::listed_options;
+pub use spans::{change_spans, check_spans};
 pub use update::{UpdateParts, update};
 
 /// A time-series collection that is written to.

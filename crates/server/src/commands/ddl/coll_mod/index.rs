@@ -67,6 +67,16 @@ impl<'a> IndexMod<'a> {
         Ok(wish)
     }
 
+    /// The key pattern, if it was given.
+    pub fn key_pattern(&self) -> Option<RawDoc<'a>> {
+        self.key_pattern
+    }
+
+    /// The same wish with another key pattern, where it had one.
+    pub fn with_key<'b>(&'b self, key: Option<RawDoc<'b>>) -> IndexMod<'b> {
+        IndexMod { name: self.name, key_pattern: self.key_pattern.and(key), ..*self }
+    }
+
     fn check(&self) -> Result<()> {
         match (self.name, self.key_pattern) {
             (Some(_), Some(_)) => bail!(Code::INVALID_OPTIONS, "Cannot specify both key pattern and name."),

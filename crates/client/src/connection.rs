@@ -242,6 +242,17 @@ impl Connection {
     ///
     /// Errors: the network's, and those of `go_on`; nothing more can be said on this connection then.
     pub fn receive_while(&mut self, go_on: &mut dyn FnMut() -> Result<()>) -> Result<()> {
+        self.receive_if(&mut |_| Ok(()), go_on)
+    }
+
+    /// The same, if there is room for the reply: `room` is told how many bytes it has before these are received.
+    ///
+    /// Errors: those of [`Connection::receive_while`], and those of `room`.
+    pub fn receive_if(
+        &mut self,
+        room: &mut dyn FnMut(usize) -> Result<()>,
+        go_on: &mut dyn FnMut() -> Result<()>,
+    ) -> Result<()> {
         let mut filled = 0;
         let mut wanted = HEAD + 5;
         let mut header_known = false;
@@ -258,6 +269,7 @@ impl Connection {
             }
             if !header_known && filled >= HEADER_LEN {
                 wanted = self.length_announced()?;
+                room(wanted)?;
                 header_known = true;
             }
         }

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use sheaf_bson::{DocBuf, RawDoc};
 use sheaf_client::{Connection, Message};
 use sheaf_errors::{Code, Error, Result};
+use sheaf_meter::Held;
 
 use crate::failure::{is_not_primary, unreachable};
 use crate::preference::Preference;
@@ -45,6 +46,8 @@ pub struct Answer {
     set: Arc<ReplicaSet>,
     host: String,
     connection: Option<Connection>,
+    /// The memory of a large one.
+    _held: Option<Held>,
 }
 
 impl Answer {
@@ -131,15 +134,29 @@ impl Call {
     }
 
     fn receive(mut self, go_on: &dyn Fn() -> Result<()>) -> Result<Answer, Lost> {
-        let mut stopped = None;
-        let received = self.connection.receive_while(&mut || {
-            go_on().map_err(|error| {
-                stopped = Some(error);
-                sheaf_client::Error::Interrupted
-            })
-        });
-        match (received, stopped) {
-            (Ok(()), _) => Ok(Answer { set: self.set, host: self.host, connection: Some(self.connection) }),
+        let (mut stopped, mut full, mut held) = (None, None, None);
+        let received = self.connection.receive_if(
+            &mut |bytes| {
+                if bytes <= KEPT_BYTES {
+                    return Ok(());
+                }
+                sheaf_meter::reserve(bytes as u64).map(|reserved| held = Some(reserved)).map_err(|error| {
+                    full = Some(error);
+                    sheaf_client::Error::Interrupted
+                })
+            },
+            &mut || {
+                go_on().map_err(|error| {
+                    stopped = Some(error);
+                    sheaf_client::Error::Interrupted
+                })
+            },
+        );
+        match (received, stopped.or(full)) {
+            (Ok(()), _) => {
+                let connection = Some(self.connection);
+                Ok(Answer { set: self.set, host: self.host, connection, _held: held })
+            }
             (Err(_), Some(error)) => Err(Lost::Stopped(error)),
             (Err(error), None) => Err(Lost::Network(error)),
         }
@@ -147,7 +164,8 @@ impl Call {
 
     /// Receives the answer. Where a member was lost or is not what the message needs, another one is asked, if that may be.
     ///
-    /// Errors: `HostUnreachable`, `NetworkTimeout`, `FailedToSatisfyReadPreference`; those of [`Asker::go_on`].
+    /// Errors: `HostUnreachable`, `NetworkTimeout`, `FailedToSatisfyReadPreference`; `ExceededMemoryLimit`, if the operation has no room for
+    /// the answer; those of [`Asker::go_on`].
     pub fn finish(self, message: &mut Message, asker: &Asker<'_>) -> Result<Answer> {
         let began = Instant::now();
         let mut call = self;

@@ -37,6 +37,16 @@ pub enum StatsSource {
     CurrentOp,
     /// `$listLocalSessions`: one document for each session.
     ListLocalSessions,
+    /// `$listClusterCatalog`: one document for each collection and view.
+    ListClusterCatalog,
+    /// `$listSessions`: one document for each session of the deployment.
+    ListSessions,
+    /// `$planCacheStats`: one document for each plan that is remembered.
+    PlanCacheStats,
+    /// `$querySettings`: one document for each query shape that has settings.
+    QuerySettings,
+    /// `$queryStats`: one document for each query shape that was measured.
+    QueryStats,
     /// `$listSampledQueries`: one document for each sample.
     ListSampledQueries,
     /// `$shardedDataDistribution`: one document for each sharded collection.
@@ -51,6 +61,11 @@ impl StatsSource {
             StatsSource::IndexStats => "$indexStats",
             StatsSource::CurrentOp => "$currentOp",
             StatsSource::ListLocalSessions => "$listLocalSessions",
+            StatsSource::ListClusterCatalog => "$listClusterCatalog",
+            StatsSource::ListSessions => "$listSessions",
+            StatsSource::PlanCacheStats => "$planCacheStats",
+            StatsSource::QuerySettings => "$querySettings",
+            StatsSource::QueryStats => "$queryStats",
             StatsSource::ListSampledQueries => "$listSampledQueries",
             StatsSource::ShardedDataDistribution => "$shardedDataDistribution",
         }

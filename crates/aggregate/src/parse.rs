@@ -70,12 +70,12 @@ pub(crate) fn pipeline(stages: RawDoc<'_>, cx: &mut StageCx<'_>) -> Result<Pipel
         pipeline.stages.extend(parsed.iter().cloned());
         pipeline.given.push(Given { document: DocBuf::from(spec), stages: parsed.into() });
     }
+    check_namespace(&pipeline, cx)?;
     // A stage that cannot be read is reported before one that stands in the wrong place.
     for (at, entry) in entries.iter().enumerate() {
         check_position(entry, at, count, cx)?;
     }
     check_change_stream(&entries, &mut pipeline.stages)?;
-    check_namespace(&pipeline, cx)?;
     if let Some(error) = without_text_index {
         return Err(error);
     }

@@ -107,6 +107,8 @@ impl Db {
     pub fn new(engine: Engine, reads: Reads, hooks: Hooks, hint: Option<(&Namespace, Hint)>) -> Self {
         let own = hint.as_ref().map(|(namespace, _)| namespace.to_string());
         let hint = hint.filter(|(_, hint)| *hint != Hint::None);
+        // On a view it holds for the collection below.
+        let hint = hint.map(|(namespace, hint)| (below(&reads.view(), namespace), hint));
         Db(Arc::new(Inner {
             engine,
             reads,
@@ -114,7 +116,7 @@ impl Db {
             committed: Mutex::new(None),
             summary: Mutex::new(None),
             own,
-            hint: hint.map(|(namespace, hint)| (namespace.to_string(), hint)),
+            hint,
             change_stream: Mutex::new(None),
         }))
     }
@@ -235,6 +237,16 @@ impl Db {
     }
 }
 
+/// The collection below a view, and below the views that it may be on.
+fn below(view: &View, namespace: &Namespace) -> String {
+    let mut on = namespace.to_string();
+    for _ in 0..MAX_VIEW_DEPTH {
+        let Some((under, _)) = view.collection(&on).and_then(|found| found.view.as_ref()) else { break };
+        on = Namespace::new(namespace.database.clone(), under.clone()).to_string();
+    }
+    on
+}
+
 /// The query that a pipeline's leading stages make, and how many stages those are.
 pub fn head_query(pipeline: &Pipeline) -> (Query, usize) {
     let head = pipeline.head();
@@ -325,9 +337,14 @@ impl Database for Db {
         match source {
             StatsSource::CollStats => stats::coll_stats(self, namespace, spec, cx),
             StatsSource::IndexStats => stats::index_stats(self, namespace),
-            StatsSource::CurrentOp | StatsSource::ListLocalSessions | StatsSource::ListSampledQueries => {
-                (self.hooks.server_stats)(source, spec)
-            }
+            StatsSource::PlanCacheStats => stats::plan_cache_stats(self, namespace),
+            StatsSource::ListClusterCatalog => Ok(stats::cluster_catalog(self, namespace, spec)),
+            // Settings and measurements of shapes: none can be made on a server of this kind.
+            StatsSource::QuerySettings | StatsSource::QueryStats => Ok(Vec::new()),
+            StatsSource::CurrentOp
+            | StatsSource::ListLocalSessions
+            | StatsSource::ListSessions
+            | StatsSource::ListSampledQueries => (self.hooks.server_stats)(source, spec),
             StatsSource::ShardedDataDistribution => {
                 bail!(6789101, "The $shardedDataDistribution stage can only be run on router")
             }

@@ -7,7 +7,7 @@ use sheaf_rows::{Cx, Step};
 use sheaf_storage::Collection;
 
 use crate::plan::cache::{self, Choice};
-use crate::plan::{PlanNode, Query, choose};
+use crate::plan::{PlanNode, Query, choose, filters};
 use crate::run::{Executor, Reads};
 
 /// Works that a trial gives each candidate.
@@ -28,6 +28,14 @@ pub fn open(query: &Query, collection: &Arc<Collection>, reads: &Reads, cx: &mut
 ///
 /// Errors: those of [`choose::candidates`].
 pub fn candidates(query: &Query, collection: &Arc<Collection>, reads: &Reads) -> Result<Vec<PlanNode>> {
+    if let Some(filter) = filters::of(query, collection, &reads.view()) {
+        let (query, narrowed) = filters::narrowed(query, collection, &filter);
+        return all_candidates(&query, &narrowed, reads);
+    }
+    all_candidates(query, collection, reads)
+}
+
+fn all_candidates(query: &Query, collection: &Arc<Collection>, reads: &Reads) -> Result<Vec<PlanNode>> {
     let Some(part) = reads.part(collection)? else { return choose::candidates(query, collection) };
     let query = Query { whole_documents: true, ..query.clone() };
     let plans = choose::candidates(&query, collection)?;
@@ -50,7 +58,9 @@ fn choose_plan(
         return Executor::new(plan, collection.clone(), reads, query.tailable);
     }
     let trial = try_out(plans, collection, reads, cx)?;
-    cache::store(query, collection, &view, &Choice::of(trial.winner.plan()));
+    let mut trial = trial;
+    let shown = crate::explain::cached(query, collection, &view, &mut trial, cx.limits.now_millis);
+    cache::store(query, collection, &view, &Choice::of(trial.winner.plan()), shown);
     Ok(trial.winner)
 }
 

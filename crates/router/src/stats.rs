@@ -5,7 +5,7 @@ use std::sync::Arc;
 use sheaf_aggregate::{Namespace, StatsSource};
 use sheaf_bson::{ArrayBuf, DocBuf, DocWriter, RawDoc, Value, doc};
 use sheaf_cluster::GoOn;
-use sheaf_errors::Result;
+use sheaf_errors::{Code, Result, bail};
 use sheaf_front::front::Front;
 use sheaf_front::operations;
 use sheaf_front::sampling::SAMPLES;
@@ -39,10 +39,16 @@ impl Source<'_> {
         match of {
             StatsSource::CurrentOp if flag("localOps") => Ok(self.own_operations(&flag)),
             StatsSource::CurrentOp => self.operations(spec, cx),
-            StatsSource::ListLocalSessions => Ok(self.sessions()),
+            StatsSource::ListLocalSessions | StatsSource::ListSessions => Ok(self.sessions()),
+            StatsSource::QuerySettings | StatsSource::QueryStats => Ok(Vec::new()),
             StatsSource::ListSampledQueries => self.samples(spec, cx),
             StatsSource::ShardedDataDistribution => self.distribution(cx),
-            StatsSource::CollStats | StatsSource::IndexStats => self.of_collection(of, namespace, spec, cx),
+            StatsSource::ListClusterCatalog => {
+                bail!(Code::NOT_IMPLEMENTED, "$listClusterCatalog is not supported by this router yet")
+            }
+            StatsSource::CollStats | StatsSource::IndexStats | StatsSource::PlanCacheStats => {
+                self.of_collection(of, namespace, spec, cx)
+            }
         }
     }
 

@@ -198,6 +198,24 @@ impl CollectionState {
 }
 
 impl Collection {
+    /// The same collection, of whose indexes only these are seen: for planning.
+    #[must_use]
+    pub fn with_only(&self, keep: impl Fn(&Index) -> bool) -> Collection {
+        Collection {
+            namespace: self.namespace.clone(),
+            uuid: self.uuid,
+            ident: self.ident,
+            options: self.options.clone(),
+            capped: self.capped,
+            keeps_images: self.keeps_images,
+            view: self.view.clone(),
+            indexes: self.indexes.iter().filter(|index| keep(index)).cloned().collect(),
+            replacements: Vec::new(),
+            state: self.state.clone(),
+            oplog_head: self.oplog_head.clone(),
+        }
+    }
+
     /// Database name.
     pub fn db(&self) -> &str {
         split(&self.namespace).0

@@ -22,6 +22,7 @@ pub mod redact;
 pub mod replace_root;
 pub mod sample;
 pub mod search;
+pub mod server;
 pub(crate) mod set_aside;
 pub mod skip;
 pub mod sort;

@@ -92,7 +92,8 @@ pub struct StatsStage {
     pub spec: DocBuf,
 }
 
-fn stage(source: StatsSource, spec: RawDoc<'_>, cx: &StageCx<'_>) -> Vec<SharedStage> {
+/// The stage with these documents.
+pub(crate) fn stage(source: StatsSource, spec: RawDoc<'_>, cx: &StageCx<'_>) -> Vec<SharedStage> {
     vec![Arc::new(StatsStage { source, namespace: cx.namespace.clone(), spec: DocBuf::from(spec) })]
 }
 
@@ -211,7 +212,7 @@ pub(crate) fn parse_list_local_sessions(
 /// The argument of `$listLocalSessions` and `$listSessions`: whose sessions.
 ///
 /// Errors: `TypeMismatch`, 40413 to 40415, `UnsupportedFormat`.
-fn check_sessions_spec(stage: &str, spec: RawDoc<'_>) -> Result<()> {
+pub(crate) fn check_sessions_spec(stage: &str, spec: RawDoc<'_>) -> Result<()> {
     let fields = Fields::new("ListSessionsSpec", spec, &["users", "allUsers", "$_internalPredicate"])?;
     let users = fields.optional("users", &[Type::Array])?.and_then(|users| users.as_array());
     let mut named = false;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use sheaf_aggregate::Namespace;
-use sheaf_bson::{DocBuf, RawDoc, Value};
+use sheaf_bson::{Binary, DocBuf, RawDoc, Value};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_rows::Cx;
 use sheaf_storage::Collection;
@@ -112,6 +112,84 @@ fn storage_scale(spec: RawDoc<'_>) -> Result<i64> {
             ),
         },
     }
+}
+
+/// One document for each plan that is remembered.
+pub fn plan_cache_stats(db: &Db, namespace: &Namespace) -> Result<Vec<DocBuf>> {
+    let Some(collection) = db.collection(namespace) else {
+        bail!(50933, "collection '{namespace}' does not exist");
+    };
+    // What a view adds stands before the stage.
+    if let Some((under, stages)) = &collection.view {
+        if !stages.as_raw().is_empty() {
+            bail!(40602, "$planCacheStats is only valid as the first stage in a pipeline");
+        }
+        return plan_cache_stats(db, &Namespace::new(namespace.database.clone(), under.clone()));
+    }
+    let view = db.view();
+    let shown = view.plans().shown(collection.uuid, view.catalog().version());
+    let one = |plan: DocBuf| {
+        DocBuf::build(|out| {
+            out.append_all(plan.as_raw());
+            out.append("estimatedSizeBytes", plan.as_bytes().len() as i64);
+            out.append("host", db.hooks.host.as_str());
+            if let Some(shard) = &db.hooks.shard {
+                out.append("shard", shard.as_str());
+            }
+        })
+    };
+    Ok(shown.into_iter().map(one).collect())
+}
+
+/// One document for each collection and view of the database; of every one, on `admin`.
+pub fn cluster_catalog(db: &Db, namespace: &Namespace, spec: RawDoc<'_>) -> Vec<DocBuf> {
+    let view = db.view();
+    let catalog = view.catalog();
+    let names: Vec<&str> = match namespace.database.as_str() {
+        "admin" => catalog.databases().collect(),
+        own => vec![own],
+    };
+    let shards = spec.get("shards").is_some_and(|flag| flag.truthy());
+    let one = |collection: &Arc<Collection>| {
+        let (database, _) = collection.namespace.split_once('.').unwrap_or((&collection.namespace, ""));
+        DocBuf::build(|out| {
+            out.append("ns", collection.namespace.as_str());
+            out.append("db", database);
+            let timeseries = collection.is_timeseries();
+            let kind = if collection.is_view() { "view" } else { "collection" };
+            out.append("type", if timeseries { "timeseries" } else { kind });
+            if timeseries {
+                let buckets = format!("{database}.system.buckets.{}", collection.name());
+                let options =
+                    catalog.collection(&buckets).map_or(&collection.options, |found| &found.options);
+                let mut shown = out.document("options");
+                let own = |name: &str| matches!(name, "clusteredIndex" | "validator" | "viewOn" | "pipeline");
+                for option in options.as_raw().iter().filter(|option| !own(option.key())) {
+                    shown.append_element(option);
+                }
+            } else {
+                out.append("options", &collection.options);
+            }
+            {
+                let mut info = out.document("info");
+                info.append("readOnly", collection.is_view() && !timeseries);
+                if !collection.is_view() {
+                    let bytes = collection.uuid.as_bytes();
+                    info.append("uuid", Value::Binary(Binary { subtype: 4, bytes }));
+                }
+            }
+            let id = collection.indexes.first();
+            if let Some(id) = id.filter(|index| index.spec.as_raw().element("clustered").is_none()) {
+                out.append("idIndex", &id.spec);
+            }
+            out.append("sharded", false);
+            if shards {
+                let mut list = out.array("shards");
+                db.hooks.shard.iter().for_each(|shard| _ = list.push(shard.as_str()));
+            }
+        })
+    };
+    names.into_iter().flat_map(|name| catalog.collections(name)).map(one).collect()
 }
 
 /// One document for each index.

@@ -7,15 +7,15 @@ mod stages;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use sheaf_bson::{DocBuf, DocWriter, RawDoc};
+use sheaf_bson::{DocBuf, DocWriter, RawDoc, Value};
 use sheaf_errors::Result;
 use sheaf_rows::{Cx, Figures};
-use sheaf_storage::Collection;
+use sheaf_storage::{Collection, View};
 
 use crate::find::{self, Trial};
-use crate::plan::cache;
 use crate::plan::query::Hint;
 use crate::plan::{PlanNode, Query};
+use crate::plan::{cache, filters};
 use crate::run::{Executor, Reads};
 
 /// How much to tell.
@@ -142,6 +142,8 @@ pub(crate) struct Explaining {
     /// The winner's figures at the end of its trial.
     trial: Vec<Figures>,
     cached: bool,
+    /// Whether an index filter holds for the query.
+    filtered: bool,
     started: Instant,
     optimization: Duration,
 }
@@ -174,6 +176,7 @@ impl Explaining {
             losers: trial.losers.into_iter().map(lost).collect(),
             score: trial.score,
             cached,
+            filtered: filters::of(query, collection, &reads.view()).is_some(),
             started,
             optimization: started.elapsed(),
         };
@@ -184,8 +187,9 @@ impl Explaining {
     pub(crate) fn planner(&self, query: &Query, namespace: &str, top: Top) -> DocBuf {
         let shown = query.projection_spec.as_raw();
         DocBuf::build(|out| {
-            let salt = self.collection.indexes.iter().map(|index| u64::from(index.ident)).sum();
-            planner_head(out, query, namespace, salt, self.optimization.as_millis() as i32);
+            let salt = index_salt(&self.collection);
+            let millis = self.optimization.as_millis() as i32;
+            planner_head(out, query, namespace, (salt, self.filtered), millis);
             {
                 let mut plan = out.document("winningPlan");
                 plan.append("isCached", self.cached);
@@ -237,6 +241,63 @@ impl Explaining {
     }
 }
 
+/// A chosen plan as `$planCacheStats` shows it, made when it is remembered.
+pub(crate) fn cached(
+    query: &Query,
+    collection: &Collection,
+    view: &View,
+    trial: &mut Trial,
+    now: i64,
+) -> DocBuf {
+    let hash = cache::shape_hash(query);
+    let salt = index_salt(collection);
+    let shown = query.projection_spec.as_raw();
+    let figures = trial.winner.figures();
+    let works = figures.iter().map(|figures| figures.works).max().unwrap_or(0);
+    DocBuf::build(|out| {
+        out.append("version", "1");
+        out.append("queryHash", hash_text(hash).as_str());
+        out.append("planCacheShapeHash", hash_text(hash).as_str());
+        out.append("planCacheKey", key_text(hash, salt).as_str());
+        // A plan is used from the first time on that it was chosen.
+        out.append("isActive", true);
+        out.append("works", works as i64);
+        out.append("worksType", "works");
+        out.append("timeOfCreation", Value::DateTime(now));
+        {
+            let mut from = out.document("createdFromQuery");
+            from.append("query", &query.matcher().to_doc());
+            from.append("sort", query.sort_spec.as_raw());
+            from.append("projection", shown);
+        }
+        let (plan, score) = (trial.winner.plan().clone(), trial.score);
+        stages::write_top(&mut out.document("cachedPlan"), Top::Find, &plan, None, Rows::default(), shown);
+        {
+            let mut all = out.array("creationExecStats");
+            trial_doc(&mut all.document(), &plan, &figures, score, shown);
+            for (loser, score) in &mut trial.losers {
+                let (plan, figures) = (loser.plan().clone(), loser.figures());
+                trial_doc(&mut all.document(), &plan, &figures, *score, shown);
+            }
+        }
+        {
+            let mut scores = out.array("candidatePlanScores");
+            scores.push(score);
+            trial.losers.iter().for_each(|(_, score)| _ = scores.push(*score));
+        }
+        out.append("indexFilterSet", filters::of(query, collection, view).is_some());
+    })
+}
+
+/// Changes with the indexes that there are.
+fn index_salt(collection: &Collection) -> u64 {
+    collection.indexes.iter().map(|index| u64::from(index.ident)).sum()
+}
+
+fn key_text(hash: u64, salt: u64) -> String {
+    hash_text(hash.rotate_left(17) ^ salt)
+}
+
 fn hash_text(hash: u64) -> String {
     format!("{:08X}", (hash >> 32) as u32 ^ hash as u32)
 }
@@ -245,16 +306,16 @@ fn planner_head(
     out: &mut DocWriter<'_, Vec<u8>>,
     query: &Query,
     namespace: &str,
-    key_salt: u64,
+    (key_salt, filtered): (u64, bool),
     millis: i32,
 ) {
     let hash = cache::shape_hash(query);
     out.append("namespace", namespace);
     out.append("parsedQuery", &query.matcher().to_doc());
-    out.append("indexFilterSet", false);
+    out.append("indexFilterSet", filtered);
     out.append("queryHash", hash_text(hash).as_str());
     out.append("planCacheShapeHash", hash_text(hash).as_str());
-    out.append("planCacheKey", hash_text(hash.rotate_left(17) ^ key_salt).as_str());
+    out.append("planCacheKey", key_text(hash, key_salt).as_str());
     out.append("optimizationTimeMillis", millis);
     for name in [
         "maxIndexedOrSolutionsReached",
@@ -286,7 +347,7 @@ fn trial_doc(
 /// A count of all documents reads the collection's own counter.
 fn fast_count(query: &Query, namespace: &str, collection: &Collection, verbosity: Verbosity) -> Explained {
     let planner = DocBuf::build(|out| {
-        planner_head(out, query, namespace, 0, 0);
+        planner_head(out, query, namespace, (0, false), 0);
         out.document("winningPlan").append("isCached", false).append("stage", "RECORD_STORE_FAST_COUNT");
         drop(out.array("rejectedPlans"));
     });
@@ -312,7 +373,7 @@ fn fast_count(query: &Query, namespace: &str, collection: &Collection, verbosity
 fn nothing(query: &Query, namespace: &str, verbosity: Verbosity, top: Top) -> Explained {
     let stats = [Figures { works: 1, eof: true, ..Figures::default() }];
     let planner = DocBuf::build(|out| {
-        planner_head(out, query, namespace, 0, 0);
+        planner_head(out, query, namespace, (0, false), 0);
         {
             let mut plan = out.document("winningPlan");
             plan.append("isCached", false);

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use sheaf_bson::DocBuf;
 use sheaf_storage::{Collection, View};
 
 use super::{PlanNode, Query};
@@ -41,15 +42,26 @@ fn describe(node: &PlanNode, out: &mut String) {
     }
 }
 
-/// The hash that `queryShapeHash`, `planCacheShapeHash` and `planCacheKey` show.
+/// The hash that `planCacheShapeHash` and `planCacheKey` show.
 pub fn shape_hash(query: &Query) -> u64 {
     let mut shape = query.matcher().shape();
-    for part in [&query.sort_spec, &query.projection_spec] {
-        shape.push(0xFF);
-        shape.extend_from_slice(part.as_bytes());
+    shape.push(0xFF);
+    for field in query.sort_spec.as_raw().iter() {
+        shape.extend_from_slice(field.key_bytes());
+        // A direction is one whatever the type of its number.
+        match field.value().as_f64() {
+            Some(direction) => shape.push(if direction < 0.0 { 1 } else { 2 }),
+            None => shape.extend_from_slice(field.as_bytes()),
+        }
     }
-    // FNV-1a: stable between runs, as explain's hashes are.
-    shape
+    shape.push(0xFF);
+    shape.extend_from_slice(query.projection_spec.as_bytes());
+    hash(&shape)
+}
+
+/// FNV-1a: stable between runs, as explain's hashes are.
+pub fn hash(bytes: &[u8]) -> u64 {
+    bytes
         .iter()
         .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
 }
@@ -65,7 +77,7 @@ pub fn lookup(
     plans.iter().find(|plan| *Choice::of(plan).0 == *chosen).map(|plan| Arc::new(plan.clone()))
 }
 
-/// Remembers a choice.
-pub fn store(query: &Query, collection: &Collection, view: &View, choice: &Choice) {
-    view.plans().set(collection.uuid, shape_hash(query), view.catalog().version(), &choice.0);
+/// Remembers a choice, and how `$planCacheStats` shows it.
+pub fn store(query: &Query, collection: &Collection, view: &View, choice: &Choice, shown: DocBuf) {
+    view.plans().set(collection.uuid, shape_hash(query), view.catalog().version(), &choice.0, shown);
 }

@@ -7,9 +7,11 @@
 pub mod analyze;
 pub mod cache;
 pub mod choose;
+pub mod filters;
 pub mod hint;
 pub mod near;
 pub mod query;
+pub mod shape;
 pub mod wildcard;
 
 use std::sync::Arc;

@@ -275,7 +275,12 @@ impl Executor {
         while !batch.is_full() {
             match self.advance_within(cx, &mut left)? {
                 Step::Row => {}
-                Step::Eof => return Ok(Some(!self.tailable)),
+                // A tailable cursor that has come upon nothing at all has no place to go on from.
+                Step::Eof => {
+                    return Ok(Some(
+                        !self.tailable || (!self.collection.is_oplog() && self.examined().1 == 0),
+                    ));
+                }
                 Step::More => return Ok(None),
             }
             let row = self.plan_row();
@@ -311,6 +316,15 @@ impl Executor {
         });
         if let Some(name) = missing {
             bail!(Code::QUERY_PLAN_KILLED, "index '{name}' dropped");
+        }
+        if now.namespace != self.collection.namespace {
+            bail!(
+                Code::QUERY_PLAN_KILLED,
+                "collection renamed from '{}' to '{}'. UUID {}",
+                self.collection.namespace,
+                now.namespace,
+                now.uuid
+            );
         }
         if now.ident != self.collection.ident {
             bail!(Code::QUERY_PLAN_KILLED, "collection dropped. UUID {}", self.collection.uuid);

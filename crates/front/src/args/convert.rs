@@ -1,6 +1,8 @@
 //! From BSON values to the types of handlers' fields, with the coercions of MongoDB's parsers.
 
-use sheaf_bson::{Binary, ObjectId, RawDoc, Timestamp, Value};
+use std::cmp::Ordering;
+
+use sheaf_bson::{Binary, Decimal128, ObjectId, RawDoc, Timestamp, Value, compare};
 use sheaf_errors::{Code, Error, Result, bail};
 use uuid::Uuid;
 
@@ -47,9 +49,24 @@ pub fn safe_i64(value: Value<'_>) -> Option<i64> {
         Value::Double(n) => Some(n as i64),
         Value::Decimal128(n) => {
             let whole = n.to_i64_exact();
-            Some(whole.unwrap_or_else(|| n.to_f64().round_ties_even() as i64))
+            Some(whole.unwrap_or_else(|| rounded(n)))
         }
         _ => None,
+    }
+}
+
+/// A decimal that is not whole, rounded; what a double cannot tell from a half is looked at once more.
+fn rounded(n: Decimal128) -> i64 {
+    let near = n.to_f64();
+    let half = near.fract().abs() == 0.5;
+    let up = near.trunc() + near.signum();
+    let exact = Value::Decimal128(n);
+    match compare(exact, Value::Double(near)) {
+        Ordering::Greater if half && near > 0.0 => up as i64,
+        Ordering::Less if half && near > 0.0 => near.trunc() as i64,
+        Ordering::Less if half => up as i64,
+        Ordering::Greater if half => near.trunc() as i64,
+        _ => near.round_ties_even() as i64,
     }
 }
 

@@ -37,9 +37,15 @@ pub fn run<'a>(_: &mut Args<'a>, op: &Operation<'a>) -> Result<Reply> {
     let first = stages.values().next().and_then(|stage| stage.as_doc()?.iter().next());
     match first.map(|stage| stage.key()) {
         Some("$changeStream") => stream(op, stages).map_err(labelled),
-        Some("$currentOp" | "$listLocalSessions" | "$listSampledQueries" | "$shardedDataDistribution") => {
-            on_cluster(op, stages)
-        }
+        Some(
+            "$currentOp"
+            | "$listLocalSessions"
+            | "$listSampledQueries"
+            | "$listSessions"
+            | "$querySettings"
+            | "$queryStats"
+            | "$shardedDataDistribution",
+        ) => on_cluster(op, stages),
         _ => collection(op, stages),
     }
 }

@@ -110,7 +110,12 @@ pub fn drop_indexes<'a>(args: &mut Args<'a>, op: &Operation<'a>) -> Result<Reply
     run(args, op, false, is_gone, |_, told| raw(told))
 }
 
-/// `collMod`, `planCacheClear`.
+/// `planCacheListFilters`: each shard has its own.
+pub fn list_filters<'a>(args: &mut Args<'a>, op: &Operation<'a>) -> Result<Reply> {
+    run(args, op, false, never, |_, told| raw(told))
+}
+
+/// `collMod`, `planCacheClear`, `planCacheSetFilter`, `planCacheClearFilters`.
 pub fn change<'a>(args: &mut Args<'a>, op: &Operation<'a>) -> Result<Reply> {
     run(args, op, false, never, |_, told| raw(told))
 }

@@ -4,6 +4,7 @@ pub mod admin;
 pub mod crud;
 pub mod ddl;
 pub mod diag;
+pub mod plans;
 pub mod repl;
 pub mod session;
 pub mod sharding;
@@ -21,6 +22,7 @@ pub static TABLE: LazyLock<Table<RunOnMongod>> = LazyLock::new(|| {
         crud::COMMANDS,
         ddl::COMMANDS,
         diag::COMMANDS,
+        plans::COMMANDS,
         repl::COMMANDS,
         session::COMMANDS,
         sharding::COMMANDS,

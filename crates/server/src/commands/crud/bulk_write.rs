@@ -18,7 +18,7 @@ use super::query::{check_collation, first_batch, parse_cx, parse_filter, set_sor
 use super::writes::{
     WriteFields, check_count, collection_for_write, is_stale, refuse_view, with_cx, with_writer,
 };
-use crate::args::{Args, Array, Documents, Loose, NonNegative, check_collection_name, check_db_name};
+use crate::args::{Args, Array, Documents, NonNegative, check_collection_name, check_db_name};
 use crate::command::*;
 use crate::commands::ddl::names;
 use crate::commands::timeseries::{self, UpdateParts};
@@ -83,7 +83,7 @@ impl<'a> Command<'a, Operation<'a>> for BulkWrite<'a> {
             namespaces.push(namespace);
         }
         let ordered = args.optional::<bool>("ordered")?.unwrap_or(true);
-        let errors_only = args.optional::<Loose>("errorsOnly")?.is_some_and(|flag| flag.0);
+        let errors_only = args.optional::<bool>("errorsOnly")?.unwrap_or(false);
         let mut batch_size = None;
         if let Some(cursor) = args.optional::<RawDoc<'a>>("cursor")? {
             let mut options = Args::of_part("bulkWrite.cursor", cursor)?;
@@ -195,9 +195,8 @@ struct Done {
 impl<'a> BulkWrite<'a> {
     fn parse_op(&self, doc: RawDoc<'a>) -> Result<Parsed<'a>> {
         let name = doc.iter().next().map_or("", |first| first.key());
-        let flag = |args: &mut Args<'a>, name| -> Result<bool> {
-            Ok(args.optional::<Loose>(name)?.is_some_and(|flag| flag.0))
-        };
+        let flag =
+            |args: &mut Args<'a>, name| -> Result<bool> { Ok(args.optional::<bool>(name)?.unwrap_or(false)) };
         let mut args = Args::of_document("bulkWrite.ops", doc)?;
         let index = args.own_value();
         let kind = match name {
@@ -232,7 +231,14 @@ impl<'a> BulkWrite<'a> {
         };
         args.ignore(&["sampleId", "upsertSupplied"]);
         args.finish()?;
-        let at = index.as_exact_i64().and_then(|n| usize::try_from(n).ok());
+        let Value::Int32(number) = index else {
+            bail!(
+                Code::TYPE_MISMATCH,
+                "BSON field '{name}' is the wrong type '{}', expected type 'int'",
+                index.type_name()
+            )
+        };
+        let at = usize::try_from(number).ok();
         match at.and_then(|at| self.namespaces.get(at)) {
             Some(namespace) => {
                 let uuid = at.and_then(|at| self.uuids.get(at).copied().flatten());

@@ -9,6 +9,7 @@ use sheaf_exec::explain::pipeline::PipelineOf;
 use sheaf_exec::explain::{Explained, Top, WouldModify, explain};
 use sheaf_exec::plan::Query;
 use sheaf_exec::plan::query::Hint;
+use sheaf_exec::plan::shape::query_shape_hash;
 use sheaf_exec::write::{FindAndModify as Action, UpdateStatement};
 use sheaf_expr::Env;
 use sheaf_query::update::ApplyCx;
@@ -59,6 +60,9 @@ impl<'a> Command<'a, Operation<'a>> for Explain<'a> {
     fn parse(args: &mut Args<'a>) -> Result<Self> {
         let command = match args.own_value() {
             Value::Document(command) => command,
+            Value::Null | Value::Undefined => {
+                bail!(40414, "BSON field 'explain.explain' is missing but a required field")
+            }
             other => bail!(
                 Code::TYPE_MISMATCH,
                 "BSON field 'explain.explain' is the wrong type '{}', expected type 'object'",
@@ -305,6 +309,10 @@ fn tail(out: &mut DocWriter<'_, Vec<u8>>, op: &Operation<'_>, command: RawDoc<'_
             echo.append_element(field);
         }
         echo.append("$db", op.db());
+    }
+    let named = command.iter().next().and_then(|first| first.value().as_str()).unwrap_or("$cmd.aggregate");
+    if let Some(hash) = query_shape_hash(&op.namespace(named), command) {
+        out.append("queryShapeHash", hash.as_str());
     }
     let address = op.node().host_and_port();
     let (host, port) = address.rsplit_once(':').unwrap_or((&address, "27017"));

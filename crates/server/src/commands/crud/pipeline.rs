@@ -68,7 +68,7 @@ fn server_documents(
     // Without rights for all, one's own.
     let of_all = rights.are_everything() || spec.get("allUsers").is_some_and(|all| all.truthy());
     match source {
-        StatsSource::ListLocalSessions => {
+        StatsSource::ListLocalSessions | StatsSource::ListSessions => {
             let mut sessions = node.sessions.list();
             let named = spec.get("users").and_then(|users| users.as_array()).unwrap_or(RawDoc::EMPTY);
             let named: Vec<UserName> =

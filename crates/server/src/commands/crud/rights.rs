@@ -61,7 +61,11 @@ impl<'a> Reader<'a> {
             }
             // One's own operations and sessions need no rights.
             Needs::Cluster(_) if name == "$currentOp" && !field("allUsers").truthy() => true,
-            Needs::Cluster(_) if name == "$listLocalSessions" && !shows_others(spec) => true,
+            Needs::Cluster(_)
+                if matches!(name, "$listLocalSessions" | "$listSessions") && !shows_others(spec) =>
+            {
+                true
+            }
             Needs::Cluster(names) => self.rights.may(Target::Cluster, &actions(names)),
             Needs::Foreign => self.may_read_others(own, name, spec),
             Needs::Target(names) => {

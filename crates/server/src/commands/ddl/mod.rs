@@ -17,7 +17,6 @@ mod list_databases;
 mod list_indexes;
 mod listing;
 pub mod names;
-mod plan_cache_clear;
 mod re_index;
 mod rename;
 mod rename_if;
@@ -48,7 +47,6 @@ pub static COMMANDS: &[Entry<RunOnMongod>] = &[
     registered!(list_collections::ListCollections<'_>),
     registered!(list_databases::ListDatabases<'_>),
     registered!(list_indexes::ListIndexes<'_>),
-    registered!(plan_cache_clear::PlanCacheClear<'_>),
     registered!(re_index::ReIndex<'_>),
     registered!(rename::RenameCollection<'_>),
     registered!(rename_if::RenameIf<'_>),

@@ -1,8 +1,8 @@
 //! `planCacheClear`.
 
-use sheaf_bson::RawDoc;
-use sheaf_errors::{Code, Result, bail};
+use sheaf_errors::Result;
 
+use super::shape;
 use crate::args::Args;
 use crate::command::*;
 use crate::op::Operation;
@@ -36,25 +36,18 @@ impl<'a> Command<'a, Operation<'a>> for PlanCacheClear<'a> {
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {
         let collection = args.collection()?;
-        let query: Option<RawDoc<'a>> = args.optional("query")?;
-        for name in ["sort", "projection", "collation"] {
-            let part: Option<RawDoc<'a>> = args.optional(name)?;
-            if part.is_some() && query.is_none() {
-                bail!(Code::BAD_VALUE, "sort, projection or collation provided without query");
-            }
-        }
+        args.ignore_rest();
         Ok(PlanCacheClear { collection })
     }
 
     fn run(self, op: &Operation<'a>) -> Result<Reply> {
-        let namespace = op.namespace(self.collection);
-        // One query's plan costs as little to find anew as all of the collection's.
+        // Of a collection that does not exist there is nothing to forget, whatever else the command says.
+        let Some(collection) = shape::collection(op, self.collection)? else { return Ok(Reply::ok()) };
         let view = op.engine().view()?;
-        if let Some(collection) = view.catalog().collection(&namespace) {
-            super::names::refuse_view(collection)?;
-            view.plans().forget(collection.uuid);
+        match shape::named(op, op.body())? {
+            Some(shape) => view.plans().forget_shape(collection.uuid, shape.hash),
+            None => view.plans().forget(collection.uuid),
         }
-        op.metrics().namespace.replace(Some(namespace));
         Ok(Reply::ok())
     }
 }

@@ -8,6 +8,7 @@ mod finish;
 mod slow_log;
 
 use std::cell::{Cell, RefCell};
+use std::sync::atomic::Ordering;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -20,7 +21,7 @@ use sheaf_wire::{Flags, Sequence};
 use crate::access::Rights;
 use crate::args::Fields;
 use crate::client::Client;
-use crate::command::Counter;
+use crate::command::{Access, Counter};
 use crate::generic::{GenericArgs, is_generic};
 use crate::outcome::RequestOutcome;
 use crate::reactor::{self, give_way};
@@ -262,9 +263,22 @@ fn sample(request: &Request<'_>) {
     request.sampled.replace(front.sampling.note(&asked, front.samples_expire()));
 }
 
+/// The time of a client's read that says nothing of it; whoever says 0 means no limit.
+fn default_limit(request: &Request<'_>) -> Option<u64> {
+    let limit = request.front.read_time_ms.load(Ordering::Relaxed);
+    if limit == 0 {
+        return None;
+    }
+    let access = request.command.spec.access;
+    let reads = matches!(access, Access::Read | Access::ReadOrWrite(_)) && !access.writes_after_all(request.body);
+    let own = request.client.access.lock().is_server;
+    (reads && !own && request.body.element("maxTimeMS").is_none()).then_some(limit)
+}
+
 /// When the operation's time is over. `getMore` gives `maxTimeMS` a meaning of its own.
 fn deadline(request: &Request<'_>, began: Instant) -> Option<Instant> {
-    let limit = request.max_time_ms().filter(|_| request.command.name != "getMore")?;
+    let limit = request.max_time_ms().or_else(|| default_limit(request));
+    let limit = limit.filter(|_| request.command.name != "getMore")?;
     let fail_points = &request.front.fail_points;
     if fail_points.enter("maxTimeNeverTimeOut", |_| true).is_some() {
         return None;

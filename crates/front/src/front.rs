@@ -48,6 +48,8 @@ pub struct Front {
     pub commands: Vec<&'static Description>,
     /// Calls of each command.
     pub command_counts: HashMap<&'static str, CommandCount, ahash::RandomState>,
+    /// How long reads may take that do not say it themselves, in milliseconds; 0 is no limit.
+    pub read_time_ms: AtomicU64,
     /// Samples of queries.
     pub sampling: Sampling,
     /// Profiling levels.
@@ -111,6 +113,7 @@ impl Front {
             metrics: Metrics::default(),
             commands,
             command_counts,
+            read_time_ms: AtomicU64::new(0),
             sampling: Sampling::default(),
             profiling,
             started: Instant::now(),

@@ -3,6 +3,7 @@
 //! Severity, component and id are mongod's own for the messages that tools look for
 //! ("Waiting for connections", "Slow query"); messages of ours have those of [`ids`].
 
+pub mod components;
 pub mod date;
 pub mod events;
 pub mod ids;
@@ -161,7 +162,7 @@ pub fn write(
     attributes: Option<&DocBuf>,
 ) {
     let logger = logger();
-    if severity == Severity::Debug && verbosity() < 1 {
+    if severity == Severity::Debug && components::level(component) < 1 {
         return;
     }
     let mut line = String::with_capacity(256);

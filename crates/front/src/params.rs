@@ -8,6 +8,11 @@ use sheaf_auth::Mechanism;
 use sheaf_bson::{DocBuf, DocWriter, Value};
 use sheaf_errors::{Code, Result, bail};
 
+use crate::log::components::{self, Levels};
+
+/// The parameter of components' levels, which is the log's own.
+const COMPONENTS: &str = "logComponentVerbosity";
+
 /// A parameter's default; it also decides its type.
 #[derive(Clone, Copy, Debug)]
 enum Default_ {
@@ -47,6 +52,7 @@ use When::{Both, Runtime, Startup};
 const PARAMETERS: &[Parameter] = &[
     parameter("allowMultipleArbiters", Bool(false), Startup, ANY),
     parameter("analyzeShardKeyNumRanges", Int(100), Both, POSITIVE),
+    parameter("automationServiceDescriptor", Text(""), Both, (0.0, 64.0)),
     parameter("authenticationMechanisms", Text("SCRAM-SHA-1,SCRAM-SHA-256"), Startup, ANY),
     parameter("clientCursorMonitorFrequencySecs", Int(4), Both, POSITIVE),
     parameter("cursorTimeoutMillis", Int(600_000), Both, ANY),
@@ -91,7 +97,11 @@ pub struct Parameters {
     /// `requireApiVersion`, which every command asks for.
     pub require_api_version: AtomicBool,
     told: OnceLock<Box<Told>>,
+    feature_version: OnceLock<Box<FeatureVersion>>,
 }
+
+/// Tells the feature compatibility version that is kept with the data, if one is.
+type FeatureVersion = dyn Fn() -> Option<String> + Send + Sync;
 
 /// Is told of a parameter that has been set.
 type Told = dyn Fn(&Parameters, &str) + Send + Sync;
@@ -111,6 +121,7 @@ impl Default for Parameters {
             values: RwLock::new(values),
             require_api_version: AtomicBool::new(false),
             told: OnceLock::new(),
+            feature_version: OnceLock::new(),
         }
     }
 }
@@ -154,7 +165,11 @@ impl Parameters {
     /// Writes a parameter's value as the field `key`; false if there is none of this name.
     pub fn write_value(&self, name: &str, key: &str, doc: &mut DocWriter<'_, Vec<u8>>) -> bool {
         if name == "featureCompatibilityVersion" {
-            doc.document(key).append("version", crate::version::FEATURE_VERSION);
+            doc.document(key).append("version", &self.feature_version());
+            return true;
+        }
+        if name == COMPONENTS {
+            components::write(&mut doc.document(key));
             return true;
         }
         if name == "authenticationMechanisms" {
@@ -172,11 +187,11 @@ impl Parameters {
 
     /// All names, with whether each may be set at run time and at start.
     pub fn names() -> impl Iterator<Item = (&'static str, bool, bool)> {
-        let version = ("featureCompatibilityVersion", false, false);
+        let others = [("featureCompatibilityVersion", false, false), (COMPONENTS, true, false)];
         PARAMETERS
             .iter()
             .map(|p| (p.name, matches!(p.when, Runtime | Both), matches!(p.when, Startup | Both)))
-            .chain([version])
+            .chain(others)
     }
 
     /// Sets a parameter at run time and gives its old value as the document `{was: old}`.
@@ -184,6 +199,16 @@ impl Parameters {
     /// Errors: `InvalidOptions` for an unknown name, `IllegalOperation` for one that is only set at
     /// start, `BadValue`/`TypeMismatch` for a bad value.
     pub fn set(&self, name: &str, value: Value<'_>) -> Result<DocBuf> {
+        if name == COMPONENTS {
+            let levels = Levels::parse(value)?;
+            let was = components::document();
+            if let (Some(level), Some(at)) = (levels.whole, place("logLevel")) {
+                self.store(at, Setting::Int(level.max(0)));
+                self.apply("logLevel");
+            }
+            levels.apply();
+            return Ok(DocBuf::new().with("was", &was));
+        }
         let (at, setting) = Self::checked(name, value)?;
         let old = self.store(at, setting);
         Ok(DocBuf::build(|doc| append(doc, "was", &old)))
@@ -191,6 +216,9 @@ impl Parameters {
 
     /// What [`Parameters::set`] would say.
     pub fn check(&self, name: &str, value: Value<'_>) -> Result<()> {
+        if name == COMPONENTS {
+            return Levels::parse(value).map(|_| ());
+        }
         Self::checked(name, value).map(|_| ())
     }
 
@@ -232,6 +260,17 @@ impl Parameters {
         let setting = convert(&PARAMETERS[at], value)?;
         self.store(at, setting);
         Ok(())
+    }
+
+    /// Who knows the feature compatibility version. Once.
+    pub fn feature_version_from(&self, known: impl Fn() -> Option<String> + Send + Sync + 'static) {
+        assert!(self.feature_version.set(Box::new(known)).is_ok(), "who knows the version is said once");
+    }
+
+    /// `featureCompatibilityVersion`.
+    pub fn feature_version(&self) -> String {
+        let kept = self.feature_version.get().and_then(|known| known());
+        kept.unwrap_or_else(|| crate::version::FEATURE_VERSION.to_owned())
     }
 
     /// Has somebody told of parameters that are set at run time, besides the front itself: whoever a parameter belongs to.
@@ -305,6 +344,12 @@ fn convert(parameter: &Parameter, value: Value<'_>) -> Result<Setting> {
         (Bool(_), value) if value.is_number() => Setting::Bool(value.truthy()),
         (Int(_), value) => Setting::Int(number(value)? as i64),
         (Double(_), value) => Setting::Double(number(value)?),
+        (Text(_), Value::String(text)) if text.len() as f64 > parameter.range.1 => bail!(
+            Code::OVERFLOW,
+            "Value for parameter {name} must be no more than {} bytes, and has {}",
+            parameter.range.1,
+            text.len()
+        ),
         (Text(_), Value::String(text)) => Setting::Text(text.to_owned()),
         (_, value) => {
             bail!(Code::BAD_VALUE, "Invalid value for parameter {name}: of type {}", value.type_name())

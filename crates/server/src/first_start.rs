@@ -7,10 +7,10 @@ use sheaf_errors::{Code, Result};
 use sheaf_front::commands::build_info;
 use sheaf_storage::{CreateCollection, Engine, Interrupt, Write};
 
+use crate::feature_version::{DOCUMENT, NAMESPACE};
 use crate::node::Node;
 use crate::version::FEATURE_VERSION;
 
-const NAMESPACE: &str = "admin.system.version";
 const STARTUP_LOG: &str = "local.startup_log";
 const STARTUP_LOG_BYTES: i64 = 10 << 20;
 
@@ -119,7 +119,7 @@ fn write_version(engine: &Engine, interrupt: Interrupt<'_>) -> Result<()> {
     ensure(engine, NAMESPACE, DocBuf::new(), interrupt)?;
     let mut unit = engine.write(interrupt);
     if let Some(collection) = unit.collection(NAMESPACE)? {
-        let version = doc! { "_id": "featureCompatibilityVersion", "version": FEATURE_VERSION };
+        let version = doc! { "_id": DOCUMENT, "version": FEATURE_VERSION };
         unit.insert(&collection, version.as_raw())?;
     }
     unit.commit()?;

@@ -5,13 +5,16 @@
 //! command's handler (under [`commands`]) runs with.
 
 mod accounts;
+pub mod auto_compact;
 mod background;
 mod check;
 pub mod command;
 pub mod commands;
+mod compaction;
 mod concern;
 mod cursors;
 mod default_concerns;
+mod feature_version;
 pub mod first_start;
 mod forward;
 mod in_session;

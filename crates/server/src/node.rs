@@ -14,8 +14,10 @@ pub use sheaf_front::front::{Clock, Front, Guest, hostname, new_object_id, shutt
 use sheaf_storage::{Catalog, Engine, OpTime};
 
 use crate::accounts::KnownAccounts;
+use crate::compaction::AutoCompact;
 use crate::cursors::Cursors;
 use crate::default_concerns::{Current, Defaults};
+use crate::feature_version;
 use crate::options::{ClusterRole, MongodOptions};
 use crate::quiesce::Quiesce;
 use crate::replication::Replica;
@@ -50,6 +52,8 @@ pub struct Node {
     pub views_turn: Mutex<()>,
     /// Where the next measurements of time-series collections go.
     pub open_buckets: OpenBuckets,
+    /// What is compacted in the background.
+    pub auto_compact: AutoCompact,
     /// Connections to other servers, as a client's.
     pub peers: Pool,
     /// Whether this member sends its clients to others, because it ends.
@@ -93,6 +97,7 @@ impl Node {
             role_changes: AtomicU64::new(0),
             views_turn: Mutex::default(),
             open_buckets: OpenBuckets::default(),
+            auto_compact: AutoCompact::default(),
             peers: Pool::default(),
             quiesce: Quiesce::default(),
             engine: OnceLock::new(),
@@ -115,6 +120,8 @@ impl Node {
             "syncdelay" => told.set_sync_delay(Duration::from_secs_f64(parameters.double(name).max(0.0))),
             _ => {}
         });
+        let kept = engine.clone();
+        self.parameters.feature_version_from(move || feature_version::of(&kept));
         assert!(self.engine.set(engine).is_ok(), "the engine is set once");
     }
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::commands::admin::parameters;
 use crate::node::Node;
 use crate::session::{Leftovers, SessionState, TxnState};
 
@@ -43,6 +44,7 @@ pub async fn run(node: Arc<Node>) {
             let in_sessions = node.parameters.bool("enableTimeoutOfInactiveSessionCursors");
             node.cursors.expire(Duration::from_millis(idle), in_sessions);
         }
+        tokio::task::block_in_place(|| parameters::refresh(&node));
         tokio::task::block_in_place(|| node.reap_sessions());
         tokio::task::block_in_place(|| leftovers.forget(&node));
         tokio::task::block_in_place(|| quiet.note(&node));

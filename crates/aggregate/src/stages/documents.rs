@@ -24,7 +24,7 @@ pub struct Documents {
 }
 
 pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<SharedStage>> {
-    if cx.place == Place::Top && !cx.namespace.collection.is_empty() {
+    if matches!(cx.place, Place::Top | Place::View) && !cx.namespace.collection.is_empty() {
         bail!(Code::INVALID_NAMESPACE, "'$documents' can only be run with {{aggregate: 1}}");
     }
     let array = Expr::parse(argument, cx.expr)?;

@@ -252,6 +252,10 @@ fn full_scans(
             && matches!(index.kind, IndexKind::Btree | IndexKind::Id)
     };
     let mut out = Vec::new();
+    // Who asks for no order of a capped collection gets the order in which its documents came.
+    if !sorted && collection.capped.is_some() {
+        return out;
+    }
     for index in collection.indexes.iter().filter(usable) {
         let found = full_use(collection, index);
         if let Some(plan) = scan_plan(query, collection, filter, &found, None) {

@@ -44,9 +44,17 @@ impl<'a> Command<'a, Request<'a>> for GetParameter<'a> {
         match args.own_value() {
             Value::String("*") => all = true,
             Value::Document(options) => {
-                details = options.get_or_missing("showDetails").truthy();
-                all = options.get_or_missing("allParameters").truthy();
-                set_at = options.get("setAt").and_then(|v| v.as_str());
+                let mut options = Args::of_part("getParameter", options)?;
+                details = options.optional::<Loose>("showDetails")?.is_some_and(|flag| flag.0);
+                all = options.optional::<Loose>("allParameters")?.is_some_and(|flag| flag.0);
+                set_at = options.optional::<&str>("setAt")?;
+                options.finish()?;
+                if let Some(other) = set_at.filter(|when| !matches!(*when, "startup" | "runtime")) {
+                    bail!(
+                        Code::BAD_VALUE,
+                        "Enumeration value '{other}' for field 'getParameter.setAt' is not a valid value."
+                    );
+                }
             }
             _ => {}
         }

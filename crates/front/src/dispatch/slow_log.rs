@@ -38,7 +38,7 @@ pub fn count(role: &dyn Role, op: &Request<'_>, outcome: &RequestOutcome) {
         Some(filter) => filter.matches_doc(entry().as_raw()).unwrap_or(false),
         None => front.profiling.is_slow(took.as_millis() as i64) && op.command.name != "hello",
     };
-    if slow || crate::log::verbosity() > 0 {
+    if slow || crate::log::components::level("COMMAND") > 0 {
         front.metrics.slow_ops.add(u64::from(slow));
         log_slow(op, outcome, took, slow);
     }

@@ -170,10 +170,14 @@ async fn serve_metrics(node: &Arc<Node>, settings: &Settings) -> Result<(), u8> 
     }
 }
 
-/// What a server does by itself: sessions and cursors end, documents expire.
-fn begin_own_work(node: &Arc<Node>) -> [JoinHandle<()>; 2] {
+/// What a server does by itself: sessions and cursors end, documents expire, files are compacted.
+fn begin_own_work(node: &Arc<Node>) -> [JoinHandle<()>; 3] {
     let data = node.data_runtime().expect("it was set before");
-    [data.spawn(sheaf_server::reaper::run(node.clone())), data.spawn(sheaf_server::ttl::run(node.clone()))]
+    [
+        data.spawn(sheaf_server::reaper::run(node.clone())),
+        data.spawn(sheaf_server::ttl::run(node.clone())),
+        data.spawn(sheaf_server::auto_compact::run(node.clone())),
+    ]
 }
 
 fn listen_for_signals(node: &Arc<Node>, settings: &Settings) {
@@ -200,7 +204,7 @@ async fn hand_over(node: &Node) {
     node.become_quiet(until.saturating_duration_since(Instant::now())).await;
 }
 
-async fn end(node: &Arc<Node>, engine: &Engine, tasks: [JoinHandle<()>; 2]) -> Result<(), u8> {
+async fn end(node: &Arc<Node>, engine: &Engine, tasks: [JoinHandle<()>; 3]) -> Result<(), u8> {
     log::info(
         "CONTROL",
         log::ids::ENDING_COMMANDS,

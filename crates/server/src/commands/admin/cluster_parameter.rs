@@ -1,19 +1,22 @@
-//! `setClusterParameter` and `getClusterParameter`. There is one such parameter here: how long the documents
-//! before changes are kept for change streams.
+//! `setClusterParameter` and `getClusterParameter`.
 
-use sheaf_bson::{DocBuf, RawDoc, Timestamp, Value, doc};
+use sheaf_bson::{DocBuf, RawDoc, Timestamp, Value};
 use sheaf_errors::{Code, Result, bail};
-use sheaf_exec::change_stream::{CLUSTER_PARAMETERS, OPTIONS_PARAMETER};
+use sheaf_exec::change_stream::CLUSTER_PARAMETERS;
 
 use crate::args::Args;
 use crate::command::*;
 use crate::commands::crud::writes::{collection_for_write, with_writer};
 use crate::op::Operation;
 use crate::reply::Reply;
+use parameters::Parameter;
+
+pub mod parameters;
 
 /// `{setClusterParameter: {changeStreamOptions: {preAndPostImages: {expireAfterSeconds: 100}}}}`
 pub struct SetClusterParameter<'a> {
-    options: RawDoc<'a>,
+    known: &'static Parameter,
+    value: RawDoc<'a>,
 }
 
 impl<'a> Command<'a, Operation<'a>> for SetClusterParameter<'a> {
@@ -29,7 +32,7 @@ impl<'a> Command<'a, Operation<'a>> for SetClusterParameter<'a> {
         api_v1: false,
         admin_only: true,
         test_only: false,
-        concerns: Concerns::WRITE,
+        concerns: Concerns::NONE,
         privileges: Privileges::Needs(&[Privilege::on(Resource::Cluster, &[Action::SetClusterParameter])]),
         spread: Spread::ConfigServers,
         counter: Counter::Command,
@@ -38,46 +41,48 @@ impl<'a> Command<'a, Operation<'a>> for SetClusterParameter<'a> {
     };
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {
-        let Value::Document(parameter) = args.own_value() else {
+        let parameter: RawDoc<'a> = args.own()?;
+        let mut fields = parameter.iter();
+        let (first, second) = (fields.next(), fields.next());
+        if second.is_some() {
+            bail!(Code::INVALID_OPTIONS, "setClusterParameter only supports setting exactly one parameter");
+        }
+        let Some(field) = first else { return unknown("") };
+        let known = parameters::find(field.key())?;
+        let Value::Document(value) = field.value() else {
             bail!(
-                Code::TYPE_MISMATCH,
-                "BSON field 'setClusterParameter.setClusterParameter' is the wrong type '{}', expected type 'object'",
-                args.own_value().type_name()
+                Code::BAD_VALUE,
+                "Cluster parameter value must be an object, found {}",
+                field.value().type_name()
             );
         };
-        let mut fields = parameter.iter();
-        let (Some(field), None) = (fields.next(), fields.next()) else {
-            bail!(Code::INVALID_OPTIONS, "setClusterParameter only supports setting exactly one parameter");
-        };
-        match (field.key(), field.value()) {
-            (OPTIONS_PARAMETER, Value::Document(options)) => {
-                check(options)?;
-                Ok(SetClusterParameter { options })
-            }
-            (OPTIONS_PARAMETER, other) => bail!(
-                Code::ILLEGAL_OPERATION,
-                "Cluster parameter value must be an object, found {}",
-                other.type_name()
-            ),
-            (other, _) => unknown(other),
+        if let Some(dollar) = value.iter().find(|inner| inner.key().starts_with('$')) {
+            bail!(
+                Code::DOLLAR_PREFIXED_FIELD_NAME,
+                "The dollar ($) prefixed field '{}' in '{}' is not valid for storage.",
+                dollar.key(),
+                field.key()
+            );
         }
+        (known.check)(value)?;
+        Ok(SetClusterParameter { known, value })
     }
 
     fn run(self, op: &Operation<'a>) -> Result<Reply> {
         let time = Timestamp(op.last_applied().time + 1);
+        let name = self.known.name;
         let document = DocBuf::build(|out| {
-            out.append("_id", OPTIONS_PARAMETER)
-                .append("clusterParameterTime", time)
-                .append_all(self.options);
+            out.append("_id", name).append("clusterParameterTime", time).append_all(self.value);
         });
         with_writer(op, true, |w| {
             let collection = collection_for_write(w, CLUSTER_PARAMETERS)?;
-            let key = collection.record_key(Value::String(OPTIONS_PARAMETER))?;
+            let key = collection.record_key(Value::String(name))?;
             match w.read_for_update(&collection, &key)? {
                 Some(old) => w.update(&collection, &key, RawDoc::new(&old), document.as_raw(), None),
                 None => w.insert(&collection, document.as_raw()),
             }
         })?;
+        parameters::refresh(op.node());
         Ok(Reply::ok())
     }
 }
@@ -86,32 +91,10 @@ fn unknown<T>(name: &str) -> Result<T> {
     bail!(Code::NO_SUCH_KEY, "Unknown server parameter: {name}")
 }
 
-fn check(options: RawDoc<'_>) -> Result<()> {
-    if let Some(field) = options.iter().find(|field| field.key() != "preAndPostImages") {
-        bail!(40415, "BSON field '{OPTIONS_PARAMETER}.{}' is an unknown field.", field.key());
-    }
-    let Some(images) = options.get("preAndPostImages").and_then(|images| images.as_doc()) else {
-        bail!(Code::BAD_VALUE, "Expected a 'preAndPostImages' object");
-    };
-    if let Some(field) = images.iter().find(|field| field.key() != "expireAfterSeconds") {
-        let place = format!("{OPTIONS_PARAMETER}.preAndPostImages");
-        bail!(40415, "BSON field '{place}.{}' is an unknown field.", field.key());
-    }
-    match images.get_or_missing("expireAfterSeconds") {
-        Value::String("off") => Ok(()),
-        value if value.as_exact_i64().is_some_and(|seconds| seconds > 0) => Ok(()),
-        Value::Missing => bail!(Code::BAD_VALUE, "Expected 'expireAfterSeconds' option"),
-        value if value.is_number() => {
-            bail!(Code::BAD_VALUE, "Expected a positive integer for 'expireAfterSeconds' parameter")
-        }
-        _ => {
-            bail!(Code::BAD_VALUE, "Expected a positive integer or 'off' for 'expireAfterSeconds' parameter")
-        }
-    }
-}
-
 /// `{getClusterParameter: "*"}`, or one name, or an array of names.
-pub struct GetClusterParameter;
+pub struct GetClusterParameter {
+    wanted: Vec<&'static Parameter>,
+}
 
 impl<'a> Command<'a, Operation<'a>> for GetClusterParameter {
     const NAME: &'static str = "getClusterParameter";
@@ -135,45 +118,39 @@ impl<'a> Command<'a, Operation<'a>> for GetClusterParameter {
     };
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {
-        let name = |value: Value<'_>| match value {
-            Value::String("*" | OPTIONS_PARAMETER) => Ok(()),
-            Value::String(other) => unknown(other),
+        let find = |value: Value<'_>| match value {
+            Value::String(name) => parameters::find(name),
             other => bail!(
                 Code::TYPE_MISMATCH,
                 "BSON field 'getClusterParameter.getClusterParameter' is the wrong type '{}', expected types '[string, array]'",
                 other.type_name()
             ),
         };
-        match args.own_value() {
+        let wanted = match args.own_value() {
+            Value::Null | Value::Undefined => return Err(args.missing(Self::NAME)),
+            Value::String("*") => parameters::ALL.iter().collect(),
             Value::Array(names) if names.is_empty() => {
                 bail!(
                     Code::BAD_VALUE,
                     "Must supply at least one cluster server parameter name to getClusterParameter"
                 )
             }
-            Value::Array(names) => names.values().try_for_each(name)?,
-            other => name(other)?,
-        }
-        args.ignore(&["omitInFTDC"]);
-        Ok(GetClusterParameter)
+            Value::Array(names) => names.values().map(find).collect::<Result<_>>()?,
+            other => vec![find(other)?],
+        };
+        // One of the commands of which MongoDB does not check the fields.
+        args.ignore_rest();
+        Ok(GetClusterParameter { wanted })
     }
 
     fn run(self, op: &Operation<'a>) -> Result<Reply> {
         let view = op.view()?;
-        let collection = view.collection(CLUSTER_PARAMETERS);
-        let kept = match collection {
-            Some(collection) => {
-                view.get(collection, &collection.record_key(Value::String(OPTIONS_PARAMETER))?)?
-            }
-            None => None,
-        };
-        let default = doc! {
-            "_id": OPTIONS_PARAMETER,
-            "clusterParameterTime": Timestamp(0),
-            "preAndPostImages": { "expireAfterSeconds": "off" }
-        };
+        let values: Vec<DocBuf> =
+            self.wanted.iter().map(|parameter| parameter.value(&view)).collect::<Result<_>>()?;
         Ok(Reply::ok().with_array("clusterParameters", |list| {
-            list.push(kept.as_ref().map_or(default.as_raw(), |kept| kept.as_raw()));
+            for value in &values {
+                list.push(value);
+            }
         }))
     }
 }

@@ -1,10 +1,17 @@
 //! Commands for administrators and handshakes.
 
+mod auto_compact;
 mod cluster_parameter;
+mod drop_connections;
+mod feature_version;
+mod file_md5;
 mod fsync;
 mod hello;
+mod index_commit_quorum;
 mod query_analyzer;
 mod validate_metadata;
+
+pub use cluster_parameter::parameters;
 
 use crate::command::{Entry, RunOnMongod};
 use crate::op::Operation;
@@ -12,6 +19,11 @@ use crate::registered;
 
 /// The commands of this group.
 pub static COMMANDS: &[Entry<RunOnMongod>] = &[
+    registered!(auto_compact::AutoCompact),
+    registered!(drop_connections::DropConnections),
+    registered!(file_md5::FileMd5<'_>),
+    registered!(feature_version::SetFeatureVersion<'_>),
+    registered!(index_commit_quorum::SetIndexCommitQuorum<'_>),
     registered!(cluster_parameter::GetClusterParameter),
     registered!(cluster_parameter::SetClusterParameter<'_>),
     registered!(query_analyzer::ConfigureQueryAnalyzer<'_>),

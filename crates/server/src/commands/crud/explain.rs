@@ -58,17 +58,7 @@ impl<'a> Command<'a, Operation<'a>> for Explain<'a> {
     };
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {
-        let command = match args.own_value() {
-            Value::Document(command) => command,
-            Value::Null | Value::Undefined => {
-                bail!(40414, "BSON field 'explain.explain' is missing but a required field")
-            }
-            other => bail!(
-                Code::TYPE_MISMATCH,
-                "BSON field 'explain.explain' is the wrong type '{}', expected type 'object'",
-                other.type_name()
-            ),
-        };
+        let command: RawDoc<'a> = args.own()?;
         let name: Option<&str> = args.optional("verbosity")?;
         let verbosity = match name {
             None => Verbosity::AllPlansExecution,

@@ -2,10 +2,10 @@
 
 use sheaf_bson::Value;
 use sheaf_errors::{Code, Result, bail};
-use sheaf_exec::ddl::stats;
 
 use super::names;
 use crate::args::{Args, Loose};
+use crate::auto_compact::{excess_bytes, stored_bytes};
 use crate::command::*;
 use crate::commands::timeseries::buckets_of;
 use crate::op::Operation;
@@ -72,12 +72,8 @@ impl<'a> Command<'a, Operation<'a>> for Compact<'a> {
             None => names::existing(&catalog, &namespace, "collection does not exist")?,
         };
         op.metrics().namespace.replace(Some(namespace));
-        let bytes = || engine.storage_bytes(collection) + stats::index_bytes(engine, collection);
-        let before = bytes();
-        // What compaction would free is known only once it has run; the excess over plain data is a bound. Less
-        // than a megabyte is what the files need for themselves.
-        let excess = before.saturating_sub(collection.data_bytes()) as i64;
-        let estimate = if excess < 1 << 20 { 0 } else { excess };
+        let before = stored_bytes(engine, collection);
+        let estimate = excess_bytes(engine, collection);
         if self.dry_run {
             return Ok(Reply::ok().with("estimatedBytesFreed", small(estimate)));
         }
@@ -85,7 +81,7 @@ impl<'a> Command<'a, Operation<'a>> for Compact<'a> {
             return Ok(Reply::ok().with("bytesFreed", 0));
         }
         engine.compact(collection)?;
-        Ok(Reply::ok().with("bytesFreed", small(before.saturating_sub(bytes()) as i64)))
+        Ok(Reply::ok().with("bytesFreed", small(before.saturating_sub(stored_bytes(engine, collection)) as i64)))
     }
 }
 

@@ -12,7 +12,7 @@ use sheaf_expr::ParseCx;
 use sheaf_storage::{Catalog, Collection, CreateCollection, Write};
 use sheaf_timeseries::{BUCKETS_PREFIX, TimeseriesOptions};
 
-use super::{names, views};
+use super::{encrypted_fields, names, views};
 use crate::args::{Args, Array, Loose};
 use crate::command::*;
 use crate::commands::crud::query;
@@ -31,6 +31,7 @@ pub struct Create<'a> {
     id_index: Option<RawDoc<'a>>,
     auto_index_id: bool,
     timeseries: Option<TimeseriesOptions>,
+    encrypted_fields: Option<RawDoc<'a>>,
 }
 
 impl<'a> Command<'a, Operation<'a>> for Create<'a> {
@@ -67,16 +68,21 @@ impl<'a> Command<'a, Operation<'a>> for Create<'a> {
             .optional::<RawDoc<'a>>("timeseries")?
             .map(|spec| TimeseriesOptions::parse(spec, "create.timeseries"))
             .transpose()?;
-        if args.optional::<RawDoc<'a>>("encryptedFields")?.is_some() {
-            if timeseries.is_some() {
-                bail!(6346401, "'encryptedFields' cannot be used with 'timeseries'");
-            }
-            bail!(Code::COMMAND_NOT_SUPPORTED, "Encrypted fields are not supported by this server");
-        }
+        let encrypted_fields: Option<RawDoc<'a>> = args.optional("encryptedFields")?;
+        encrypted_fields.map(encrypted_fields::check).transpose()?;
         args.ignore(&["flags", "recordIdsReplicated"]);
         let id_index = args.optional("idIndex")?;
         let auto_index_id = args.optional::<Loose>("autoIndexId")?.is_none_or(|flag| flag.0);
-        Ok(Create { collection, options: read_options(args)?, id_index, auto_index_id, timeseries })
+        let options = read_options(args)?;
+        if encrypted_fields.is_some() {
+            if timeseries.is_some() || options.view_on.is_some() {
+                bail!(6346401, "'encryptedFields' cannot be used with views or time-series collections");
+            }
+            if options.capped {
+                bail!(6367301, "Encrypted collections cannot be capped");
+            }
+        }
+        Ok(Create { collection, options, id_index, auto_index_id, timeseries, encrypted_fields })
     }
 
     fn run(self, op: &Operation<'a>) -> Result<Reply> {
@@ -95,18 +101,12 @@ impl<'a> Command<'a, Operation<'a>> for Create<'a> {
             );
         }
         names::check_new_name(&namespace)?;
-        if self.collection.starts_with("system.buckets.") {
-            bail!(
-                Code::ILLEGAL_OPERATION,
-                "Cannot create a collection of buckets without time-series options: {namespace}"
-            );
-        }
         super::room::check_room(op, op.body.len())?;
         if !self.auto_index_id && op.db() != "local" {
             bail!(50001, "autoIndexId:false is not allowed for collections in non-local databases");
         }
         self.check_validator_place(op.db())?;
-        let options = self.options.normalize()?;
+        let options = self.kept_options(op)?;
         let id_index = self.id_index(&options)?;
         if let Some(existing) = op.view()?.collection(&namespace) {
             return match matches_existing(existing, options.as_raw()) {
@@ -127,7 +127,7 @@ impl<'a> Command<'a, Operation<'a>> for Create<'a> {
         match self.create(op, &namespace, spec) {
             // Another client made the same collection a moment ago.
             Err(error) if error.code() == Code::NAMESPACE_EXISTS && !op.in_transaction() => {
-                let options = self.options.normalize()?;
+                let options = self.kept_options(op)?;
                 let catalog = op.catalog();
                 match catalog.collection(&namespace) {
                     Some(existing) if matches_existing(existing, options.as_raw()) => Ok(Reply::ok()),
@@ -161,6 +161,16 @@ fn read_options<'a>(args: &mut Args<'a>) -> Result<CollectionOptions<'a>> {
 }
 
 impl Create<'_> {
+    /// The options as the catalog keeps them.
+    fn kept_options(&self, op: &Operation<'_>) -> Result<DocBuf> {
+        let options = self.options.normalize()?;
+        let Some(config) = self.encrypted_fields else { return Ok(options) };
+        if op.node().options.set_name.is_none() {
+            bail!(6346402, "Encrypted collections are not supported on standalone");
+        }
+        Ok(options.with("encryptedFields", &encrypted_fields::completed(config, self.collection)))
+    }
+
     fn check_validator_place(&self, db: &str) -> Result<()> {
         if self.options.validator.is_some_and(|v| !v.is_empty()) && matches!(db, "admin" | "config" | "local")
         {

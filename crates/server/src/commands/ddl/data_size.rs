@@ -85,10 +85,10 @@ impl<'a> Command<'a, Operation<'a>> for DataSize<'a> {
         }
         let view = op.view()?;
         op.metrics().namespace.replace(Some(self.namespace.to_owned()));
-        if let Some(view) = view.collection(self.namespace).filter(|c| c.is_timeseries()) {
-            super::names::refuse_view(view)?;
+        if let Some(found) = view.collection(self.namespace) {
+            names::refuse_view(found)?;
         }
-        let counted = match view.collection(self.namespace).filter(|c| !c.is_view()) {
+        let counted = match view.collection(self.namespace) {
             None => Counted::default(),
             Some(collection) => self.count(op, &view, collection)?,
         };

@@ -58,7 +58,7 @@ impl<'a> Command<'a, Operation<'a>> for DbHash<'a> {
         let wanted = |collection: &Collection| {
             let name = collection.name();
             let system =
-                name.starts_with("system.") && name != "system.js" && !name.starts_with(BUCKETS_PREFIX);
+                name.starts_with("system.") && !matches!(name, "system.js" | "system.views") && !name.starts_with(BUCKETS_PREFIX);
             let named = self.only.is_empty() || self.only.contains(&collection.name());
             !collection.is_view() && !system && named
         };

@@ -11,6 +11,9 @@ use crate::commands::crud::query;
 use crate::op::Operation;
 use crate::reply::Reply;
 
+/// What the disk gives out at a time.
+const BLOCK_BYTES: u64 = 4096;
+
 /// `{listDatabases: 1, filter: {...}, nameOnly: false}`
 pub struct ListDatabases<'a> {
     filter: Option<RawDoc<'a>>,
@@ -65,8 +68,9 @@ impl<'a> Command<'a, Operation<'a>> for ListDatabases<'a> {
             let mut bytes = 0;
             for collection in catalog.collections(name).filter(|_| !self.name_only) {
                 op.check_interrupt()?;
-                bytes += stats::storage_bytes(op.engine(), collection)
+                let used = stats::storage_bytes(op.engine(), collection)
                     + stats::index_bytes(op.engine(), collection);
+                bytes += used.next_multiple_of(BLOCK_BYTES);
             }
             let entry = DocBuf::build(|doc| {
                 doc.append("name", name);

@@ -12,6 +12,7 @@ mod db_stats;
 mod drop;
 mod drop_database;
 mod drop_indexes;
+mod encrypted_fields;
 mod list_collections;
 mod list_databases;
 mod list_indexes;

@@ -8,8 +8,8 @@ mod finish;
 mod slow_log;
 
 use std::cell::{Cell, RefCell};
-use std::sync::atomic::Ordering;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use bumpalo::Bump;
@@ -270,7 +270,8 @@ fn default_limit(request: &Request<'_>) -> Option<u64> {
         return None;
     }
     let access = request.command.spec.access;
-    let reads = matches!(access, Access::Read | Access::ReadOrWrite(_)) && !access.writes_after_all(request.body);
+    let reads =
+        matches!(access, Access::Read | Access::ReadOrWrite(_)) && !access.writes_after_all(request.body);
     let own = request.client.access.lock().is_server;
     (reads && !own && request.body.element("maxTimeMS").is_none()).then_some(limit)
 }

@@ -89,7 +89,10 @@ fn address(text: &str) -> Result<String> {
     let Some(port) = port else { return Ok(format!("{host}:{PORT}")) };
     match port.parse::<u16>() {
         Ok(port) if port > 0 => Ok(format!("{host}:{port}")),
-        _ => bail!(Code::FAILED_TO_PARSE, "Port number {port} out of range parsing HostAndPort from \"{text}\""),
+        _ => bail!(
+            Code::FAILED_TO_PARSE,
+            "Port number {port} out of range parsing HostAndPort from \"{text}\""
+        ),
     }
 }
 
@@ -99,7 +102,9 @@ mod tests {
 
     #[test]
     fn addresses() {
-        for (text, kept) in [("a", "a:27017"), ("a:1", "a:1"), ("[::1]:2", "[::1]:2"), ("[::1]", "[::1]:27017")] {
+        for (text, kept) in
+            [("a", "a:27017"), ("a:1", "a:1"), ("[::1]:2", "[::1]:2"), ("[::1]", "[::1]:27017")]
+        {
             assert_eq!(address(text).unwrap(), kept);
         }
         for bad in ["", ":1", "a:", "a:0", "a:99999", "a:x", "a:b:c", "a:-1", "[::1", "[]:1", "[::1]x"] {

@@ -98,15 +98,15 @@ impl FileMd5<'_> {
             if self.partial {
                 return Ok(None);
             }
-            bail!(
-                10040,
-                "chunks out of order: should have chunk {n} and has {}",
-                sheaf_bson::value_text(at)
-            );
+            bail!(10040, "chunks out of order: should have chunk {n} and has {}", sheaf_bson::value_text(at));
         }
         match chunk.get_or_missing("data") {
             Value::Binary(data) => Ok(Some(data.bytes)),
-            other => bail!(50847, "The element that calls binDataClean() must be type of BinData, but type of {} was found.", other.type_name()),
+            other => bail!(
+                50847,
+                "The element that calls binDataClean() must be type of BinData, but type of {} was found.",
+                other.type_name()
+            ),
         }
     }
 }

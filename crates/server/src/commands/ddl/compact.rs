@@ -81,7 +81,8 @@ impl<'a> Command<'a, Operation<'a>> for Compact<'a> {
             return Ok(Reply::ok().with("bytesFreed", 0));
         }
         engine.compact(collection)?;
-        Ok(Reply::ok().with("bytesFreed", small(before.saturating_sub(stored_bytes(engine, collection)) as i64)))
+        Ok(Reply::ok()
+            .with("bytesFreed", small(before.saturating_sub(stored_bytes(engine, collection)) as i64)))
     }
 }
 

@@ -57,8 +57,9 @@ impl<'a> Command<'a, Operation<'a>> for DbHash<'a> {
         let view = op.view()?;
         let wanted = |collection: &Collection| {
             let name = collection.name();
-            let system =
-                name.starts_with("system.") && !matches!(name, "system.js" | "system.views") && !name.starts_with(BUCKETS_PREFIX);
+            let system = name.starts_with("system.")
+                && !matches!(name, "system.js" | "system.views")
+                && !name.starts_with(BUCKETS_PREFIX);
             let named = self.only.is_empty() || self.only.contains(&collection.name());
             !collection.is_view() && !system && named
         };

@@ -14,8 +14,7 @@ mod queries;
 /// Errors: `TypeMismatch`, 40414, 40415 and the codes of what is said twice, or cannot be encrypted.
 pub fn check(config: RawDoc<'_>) -> Result<()> {
     let mut args = Args::of_part("create.encryptedFields", config)?;
-    for (name, kind, code) in
-        [("escCollection", "State", 7406900), ("ecocCollection", "Compaction", 7406902)]
+    for (name, kind, code) in [("escCollection", "State", 7406900), ("ecocCollection", "Compaction", 7406902)]
     {
         if let Some(given) = args.optional::<&str>(name)?
             && !is_state_collection(given)
@@ -55,14 +54,16 @@ pub fn completed(config: RawDoc<'_>, collection: &str) -> DocBuf {
                 None => out.append(name, &format!("enxcol_.{collection}.{end}")),
             };
         }
-        for field in config.iter().filter(|field| !matches!(field.key(), "escCollection" | "ecocCollection")) {
+        for field in config.iter().filter(|field| !matches!(field.key(), "escCollection" | "ecocCollection"))
+        {
             out.append_element(field);
         }
     })
 }
 
 fn is_state_collection(name: &str) -> bool {
-    name.starts_with("enxcol_.") && [".esc", ".ecc", ".ecoc", ".ecoc.compact"].iter().any(|end| name.ends_with(end))
+    name.starts_with("enxcol_.")
+        && [".esc", ".ecc", ".ecoc", ".ecoc.compact"].iter().any(|end| name.ends_with(end))
 }
 
 /// One encrypted field.
@@ -125,7 +126,9 @@ impl<'a> Field<'a> {
             if other.path == self.path {
                 bail!(6338402, "Duplicate paths are not allowed");
             }
-            let above = |outer: &str, inner: &str| inner.strip_prefix(outer).is_some_and(|rest| rest.starts_with('.'));
+            let above = |outer: &str, inner: &str| {
+                inner.strip_prefix(outer).is_some_and(|rest| rest.starts_with('.'))
+            };
             if above(other.path, self.path) || above(self.path, other.path) {
                 bail!(
                     6338403,

@@ -135,7 +135,10 @@ pub fn check(kinds: &[QueryType<'_>], bson_type: Option<&str>) -> Result<()> {
     if let [one, other] = kinds {
         let ends = |kind| matches!(kind, Kind::Suffix | Kind::Prefix);
         if !ends(one.kind) || !ends(other.kind) || one.kind == other.kind {
-            bail!(9783414, "Multiple query types may only include the suffixPreview and prefixPreview query types");
+            bail!(
+                9783414,
+                "Multiple query types may only include the suffixPreview and prefixPreview query types"
+            );
         }
     }
     let Some(bson_type) = bson_type else {

@@ -24,7 +24,8 @@ fn fields_beside_each_other() {
 
 #[test]
 fn queries_and_types() {
-    let with = |kind: &str, queries: DocBuf| code(&[field(1, "a").with("bsonType", kind).with("queries", &queries)]);
+    let with =
+        |kind: &str, queries: DocBuf| code(&[field(1, "a").with("bsonType", kind).with("queries", &queries)]);
     assert_eq!(with("string", doc! { "queryType": "equality" }), 0);
     assert_eq!(with("double", doc! { "queryType": "equality" }), 6338405);
     assert_eq!(with("int", doc! { "queryType": "range", "min": 1, "max": 5 }), 0);

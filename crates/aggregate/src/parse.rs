@@ -2,6 +2,7 @@
 
 use sheaf_bson::{DocBuf, RawDoc, Value};
 use sheaf_errors::{Code, Error, Result, bail};
+use sheaf_expr::Deps;
 use sheaf_meter::ALLOCATION;
 use sheaf_query::matcher::Matcher;
 
@@ -31,7 +32,6 @@ pub(crate) fn pipeline(stages: RawDoc<'_>, cx: &mut StageCx<'_>) -> Result<Pipel
     let variables = cx.expr.slots().map(|(name, slot)| (name.into(), slot)).collect();
     let mut pipeline = Pipeline { in_facet: cx.in_facet, variables, ..Pipeline::default() };
     let mut entries = Vec::new();
-    let mut without_text_index = None;
     let count = stages.count();
     check_length(count)?;
     sheaf_meter::grow(size_of::<Pipeline>() + 2 * ALLOCATION)?;
@@ -54,17 +54,10 @@ pub(crate) fn pipeline(stages: RawDoc<'_>, cx: &mut StageCx<'_>) -> Result<Pipel
                 entry.name
             );
         }
-        let parsed = match entry.parse(field.value(), cx) {
-            // That no index serves is found out when everything else has been read.
-            Err(error) if entry.name == "$match" && error.code() == Code::INDEX_NOT_FOUND => {
-                if at > 0 {
-                    bail!(17313, "$match with $text is only allowed as the first pipeline stage");
-                }
-                without_text_index = Some(error);
-                Vec::new()
-            }
-            parsed => parsed?,
-        };
+        let parsed = entry.parse(field.value(), cx)?;
+        if (at > 0 || cx.in_facet) && parsed.iter().any(has_text) {
+            bail!(17313, "$match with $text is only allowed as the first pipeline stage");
+        }
         entries.push(entry);
         pipeline.own_source |= at == 0 && matches!(entry.position, StagePosition::First);
         pipeline.stages.extend(parsed.iter().cloned());
@@ -76,12 +69,30 @@ pub(crate) fn pipeline(stages: RawDoc<'_>, cx: &mut StageCx<'_>) -> Result<Pipel
         check_position(entry, at, count, cx)?;
     }
     check_change_stream(&entries, &mut pipeline.stages)?;
-    if let Some(error) = without_text_index {
-        return Err(error);
-    }
+    check_text_score(&pipeline.stages)?;
     optimize::optimize(&mut pipeline.stages);
     pipeline.check_order();
     Ok(pipeline)
+}
+
+/// Whether a stage is a `$match` with `$text`.
+fn has_text(stage: &SharedStage) -> bool {
+    matches!(stage.shape(), Shape::Match(matcher) if matcher.has_text())
+}
+
+/// Only `$text` gives scores.
+///
+/// Errors: 40218.
+fn check_text_score(stages: &[SharedStage]) -> Result<()> {
+    if stages.first().is_some_and(has_text) {
+        return Ok(());
+    }
+    let mut deps = Deps::new();
+    stages.iter().for_each(|stage| _ = stage.dependencies(&mut deps));
+    if deps.metadata.contains("textScore") {
+        bail!(40218, "query requires text score metadata, but it is not available");
+    }
+    Ok(())
 }
 
 /// A pipeline without a collection must start with a stage that needs none.

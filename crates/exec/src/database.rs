@@ -184,6 +184,8 @@ impl Db {
         }
         let Some(collection) = self.collection(namespace) else {
             near::check_collection(pipeline, namespace)?;
+            let matcher = pipeline.head().matcher.map(|matcher| &**matcher);
+            crate::plan::text::check_collection(matcher, &namespace.to_string())?;
             return Ok(pipeline.open(Box::new(Empty::default()), &shared));
         };
         if depth == 0 {

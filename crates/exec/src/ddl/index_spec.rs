@@ -53,7 +53,14 @@ pub fn normalize(spec: RawDoc<'_>) -> Result<DocBuf> {
     check_name(spec, key)?;
     check_version(spec)?;
     check_options(spec, key)?;
-    Ok(DocBuf::build(|out| write_normal(out, spec, key)))
+    if !sheaf_text::is_text_key(key) {
+        return Ok(DocBuf::build(|out| write_normal(out, spec, key)));
+    }
+    let (words, fields) = (sheaf_text::normal_key(key)?, sheaf_text::normal_fields(spec, key)?);
+    Ok(DocBuf::build(|out| {
+        write_normal(out, spec, words.as_raw());
+        fields.as_raw().iter().for_each(|field| _ = out.append_element(field));
+    }))
 }
 
 /// Checks a specification as `createIndexes` does, and completes it: an index has its collection's collation
@@ -67,6 +74,11 @@ pub fn prepare(spec: RawDoc<'_>, default_collation: Option<RawDoc<'_>>) -> Resul
         return Ok(normal);
     }
     Ok(match default_collation {
+        Some(collation) if normal.as_raw().element("textIndexVersion").is_some() => bail!(
+            Code::CANNOT_CREATE_INDEX,
+            "Index type 'text' does not support collation: {}",
+            shown(Value::Document(collation))
+        ),
         Some(collation) => normal.with("collation", collation),
         None => normal,
     })
@@ -186,8 +198,12 @@ pub fn check_key_pattern(key: RawDoc<'_>) -> Result<()> {
             kind = Some(plugin);
             hashed += usize::from(plugin == "hashed");
         }
-        wildcards += usize::from(is_wildcard(name));
-        check_path(name)?;
+        // Of a text index, `$**` are all texts.
+        let text = element.value().as_str() == Some("text");
+        wildcards += usize::from(is_wildcard(name) && !text);
+        if !(name == "_fts" && text || name == "_ftsx") {
+            check_path(name)?;
+        }
     }
     if hashed > 1 {
         bail!(
@@ -228,9 +244,9 @@ fn check_direction(value: Value<'_>) -> Result<()> {
 
 fn check_plugin(plugin: &str) -> Result<()> {
     match plugin {
-        "hashed" => Ok(()),
+        "hashed" | "text" => Ok(()),
         kind if sheaf_geo::is_geo_kind(kind) => Ok(()),
-        "text" | "2dsphere_bucket" => {
+        "2dsphere_bucket" => {
             bail!(Code::CANNOT_CREATE_INDEX, "Index type '{plugin}' is not supported by this server yet")
         }
         "" => bail!(Code::CANNOT_CREATE_INDEX, "Values in the index key pattern cannot be an empty string."),
@@ -327,11 +343,15 @@ fn flag(spec: RawDoc<'_>, name: &str) -> bool {
 fn check_options(spec: RawDoc<'_>, key: RawDoc<'_>) -> Result<()> {
     check_geo_options(spec)?;
     let hashed = key.iter().any(|e| e.value().as_str() == Some("hashed"));
-    let wildcard = key.iter().any(|e| is_wildcard(e.key()));
+    let text = sheaf_text::is_text_key(key);
+    let wildcard = key.iter().any(|e| is_wildcard(e.key())) && !text;
     let unique = flag(spec, "unique");
     let sparse = flag(spec, "sparse");
     if hashed && unique {
         bail!(16764, "Currently hashed indexes cannot guarantee uniqueness. Use a regular index.");
+    }
+    if text {
+        check_text(spec, key)?;
     }
     if wildcard {
         for (on, what) in [(unique, "unique"), (spec.get("expireAfterSeconds").is_some(), "TTL")] {
@@ -374,6 +394,23 @@ fn check_options(spec: RawDoc<'_>, key: RawDoc<'_>) -> Result<()> {
         check_ttl(seconds, key)?;
     }
     Ok(())
+}
+
+fn check_text(spec: RawDoc<'_>, key: RawDoc<'_>) -> Result<()> {
+    if flag(spec, "unique") {
+        bail!(Code::CANNOT_CREATE_INDEX, "Index type 'text' does not support the unique option");
+    }
+    if let Some(collation) = spec.get("collation").and_then(|v| v.as_doc())
+        && !Collation::parse(collation)?.is_simple()
+    {
+        bail!(
+            Code::CANNOT_CREATE_INDEX,
+            "Index type 'text' does not support collation: {}",
+            shown(Value::Document(collation))
+        );
+    }
+    sheaf_text::normal_key(key)?;
+    sheaf_text::normal_fields(spec, key).map(drop)
 }
 
 /// Checks the specification of the index on `_id`, of which nearly nothing can be chosen.
@@ -482,7 +519,7 @@ fn write_normal(out: &mut DocWriter<'_, Vec<u8>>, spec: RawDoc<'_>, key: RawDoc<
     let version = spec.get("v").and_then(|v| v.as_exact_i64()).unwrap_or(2) as i32;
     out.append("v", version);
     out.append("key", key);
-    let id = is_id_key(key);
+    let (id, text) = (is_id_key(key), sheaf_text::is_text_key(key));
     match (id, spec.element("clustered")) {
         // Whatever the client calls it, there is one index on `_id`.
         (true, None) => out.append("name", "_id_"),
@@ -491,6 +528,8 @@ fn write_normal(out: &mut DocWriter<'_, Vec<u8>>, spec: RawDoc<'_>, key: RawDoc<
     for element in spec.iter() {
         match element.key() {
             "v" | "key" | "name" | "ns" | "dropDups" | "originalSpec" => {}
+            // They are brought to their normal form.
+            name if text && sheaf_text::NORMAL_FIELDS.contains(&name) => {}
             "unique" | "sparse" | "hidden" | "background" | "prepareUnique" => {
                 // `background` is kept as it came; a false flag is as good as none.
                 let keep = element.value().truthy() || element.key() == "background";

@@ -3,6 +3,7 @@
 use sheaf_bson::{DocWriter, RawDoc, Value};
 use sheaf_query::projection::Kind;
 use sheaf_storage::{Index, IndexKind};
+use sheaf_text::TextQuery;
 
 use super::{Rows, Top};
 use crate::index::key_pattern;
@@ -209,11 +210,33 @@ pub fn write(out: Out<'_, '_>, node: &PlanNode, stats: Option<&[Figures]>, at: &
                 out.append("chunkSkips", below.advanced.saturating_sub(own.advanced) as i32);
             }
         }
+        PlanNode::TextMatch { search, .. } => {
+            head(out, "TEXT_MATCH", None, own);
+            out.append("indexPrefix", &search.prefix);
+            out.append("indexName", &search.index.name);
+            write_text_query(&mut out.document("parsedTextQuery"), &search.query);
+            out.append("textIndexVersion", search.index.text.as_ref().map_or(3, |spec| spec.version()));
+            let below = stats.and_then(|stats| stats.get(at.operator));
+            if let (Some(own), Some(below)) = (own, below) {
+                out.append("docsRejected", below.advanced.saturating_sub(own.advanced) as i32);
+            }
+        }
         PlanNode::ReturnKey { .. } => head(out, "RETURN_KEY", None, own),
         // Not an operator of mongod's: there the projection adds it.
         PlanNode::RecordId { input } => return write(out, input, stats, at),
     }
     write_inputs(out, node, stats, at);
+}
+
+fn write_text_query(out: Out<'_, '_>, query: &TextQuery) {
+    let mut list = |name: &str, words: &mut dyn Iterator<Item = &str>| {
+        let mut list = out.array(name);
+        words.for_each(|word| _ = list.push(word));
+    };
+    list("terms", &mut query.terms());
+    list("negatedTerms", &mut query.negated_terms());
+    list("phrases", &mut query.phrases());
+    list("negatedPhrases", &mut query.negated_phrases());
 }
 
 fn write_inputs(out: Out<'_, '_>, node: &PlanNode, stats: Option<&[Figures]>, at: &mut At<'_>) {

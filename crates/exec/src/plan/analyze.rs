@@ -60,7 +60,8 @@ pub fn conjuncts_or_branches(expr: &MatchExpr) -> &[MatchExpr] {
 
 /// Whether the planner may use the index at all for this filter.
 pub fn eligible(index: &Index, expr: &MatchExpr) -> bool {
-    if !index.ready || index.hidden {
+    // Words of texts serve `$text` only.
+    if !index.ready || index.hidden || index.kind == IndexKind::Text {
         return false;
     }
     match &index.partial {
@@ -80,6 +81,9 @@ pub fn uses(collection: &Collection, index: &Arc<Index>, expr: &MatchExpr) -> Ve
     let mut groups = 0;
     for (at, conjunct) in conjuncts(expr).iter().enumerate() {
         collect(conjunct, "", at, None, &mut groups, &mut predicates);
+    }
+    if index.kind == IndexKind::Text {
+        return Vec::new();
     }
     if index.kind == IndexKind::Wildcard {
         return super::wildcard::expand(index, &predicates_paths(&predicates))

@@ -42,6 +42,7 @@ pub fn id_equality(expr: &MatchExpr) -> Option<&OwnedValue> {
 /// Errors: `BadValue` for a hint that fits no index, those of `min` and `max`.
 pub fn candidates(query: &Query, collection: &Arc<Collection>) -> Result<Vec<PlanNode>> {
     if !query.whole_documents
+        && !query.matcher().has_text()
         && let Some(plan) = distinct_scan(query, collection)?
     {
         return Ok(vec![plan]);
@@ -121,6 +122,9 @@ fn distinct_scan(query: &Query, collection: &Arc<Collection>) -> Result<Option<P
 
 fn ordinary(query: &Query, collection: &Arc<Collection>) -> Result<Vec<PlanNode>> {
     let filter = FilterPart::whole(query.matcher());
+    if filter.expr().has_text() {
+        return Ok(vec![super::text::plan(query, collection, &filter)?]);
+    }
     let hinted = query.hint.index(collection)?;
     let keys = key_range(hinted.as_ref(), query.min.as_ref(), query.max.as_ref())?;
     if matches!(filter.expr(), MatchExpr::AlwaysFalse) {
@@ -215,7 +219,7 @@ fn with_index(
     if let (true, Some(plan)) = (plans.is_empty(), or_plan_with(query, collection, filter, Some(index))) {
         plans.push(plan);
     }
-    if plans.is_empty() && index.kind != IndexKind::Wildcard {
+    if plans.is_empty() && !matches!(index.kind, IndexKind::Wildcard | IndexKind::Text) {
         plans.extend(scan_plan(query, collection, filter, &full_use(collection, index), None));
     }
     plans
@@ -486,7 +490,12 @@ fn or_plan_with(
 }
 
 /// A branch's scan; documents are fetched only if something is left to check.
-fn branch_access(collection: &Collection, branch: &FilterPart, found: &IndexUse, backward: bool) -> PlanNode {
+pub(super) fn branch_access(
+    collection: &Collection,
+    branch: &FilterPart,
+    found: &IndexUse,
+    backward: bool,
+) -> PlanNode {
     let scan = PlanNode::IndexScan(Scan {
         index: found.index.clone(),
         fields: found.fields.clone(),
@@ -503,7 +512,7 @@ fn branch_access(collection: &Collection, branch: &FilterPart, found: &IndexUse,
 }
 
 /// The index that narrows a branch most.
-fn best_branch(
+pub(super) fn best_branch(
     collection: &Collection,
     root: &MatchExpr,
     branch: &MatchExpr,
@@ -529,7 +538,7 @@ fn best_branch(
 }
 
 /// Sort, skip, limit and projection above the access path.
-fn finish(query: &Query, mut node: PlanNode, sorted: bool) -> PlanNode {
+pub(super) fn finish(query: &Query, mut node: PlanNode, sorted: bool) -> PlanNode {
     if let (Some(pattern), false, None) = (&query.sort, sorted, query.natural_sort()) {
         let limit = query.limit.map_or(0, |limit| limit.saturating_add(query.skip));
         node = PlanNode::Sort { input: Box::new(node), pattern: pattern.clone(), limit };

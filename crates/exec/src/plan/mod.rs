@@ -12,6 +12,7 @@ pub mod hint;
 pub mod near;
 pub mod query;
 pub mod shape;
+pub mod text;
 pub mod wildcard;
 
 use std::sync::Arc;
@@ -259,6 +260,13 @@ pub enum PlanNode {
     DistinctScan(Scan),
     /// Counts keys without looking at documents.
     CountScan(Scan),
+    /// Lets documents pass that match a `$text` condition.
+    TextMatch {
+        /// Gives documents that have some of its words.
+        input: Box<PlanNode>,
+        /// The condition.
+        search: Arc<text::TextSearch>,
+    },
     /// Leaves out documents that the shard does not own.
     ShardingFilter {
         /// Gives documents.
@@ -278,6 +286,7 @@ impl PlanNode {
             | PlanNode::Limit { input, .. }
             | PlanNode::Project { input, .. }
             | PlanNode::RecordId { input }
+            | PlanNode::TextMatch { input, .. }
             | PlanNode::ShardingFilter { input, .. }
             | PlanNode::ReturnKey { input } => std::slice::from_ref(&**input),
             PlanNode::Or { inputs } | PlanNode::SortMerge { inputs, .. } => inputs,
@@ -311,6 +320,7 @@ impl PlanNode {
                 PlanNode::Project { input: below(input), projection, matcher, covered: false, sort }
             }
             PlanNode::RecordId { input } => PlanNode::RecordId { input: below(input) },
+            PlanNode::TextMatch { input, search } => PlanNode::TextMatch { input: below(input), search },
             PlanNode::ReturnKey { input } => PlanNode::ReturnKey { input: below(input) },
             filtered @ PlanNode::ShardingFilter { .. } => filtered,
         }
@@ -321,6 +331,7 @@ impl PlanNode {
         match self {
             PlanNode::IndexScan(_) | PlanNode::DistinctScan(_) | PlanNode::CountScan(_) => true,
             PlanNode::Fetch { .. }
+            | PlanNode::TextMatch { .. }
             | PlanNode::ShardingFilter { .. }
             | PlanNode::CollScan { .. }
             | PlanNode::IdLookup { .. }

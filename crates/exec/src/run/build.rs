@@ -14,6 +14,7 @@ use super::near::GeoNear;
 use super::owned::ShardingFilter;
 use super::project::{Covered, Project, RecordId, ReturnKey};
 use super::scan::{CollScan, IdLookup, IndexScan};
+use super::text::TextMatch;
 use crate::plan::PlanNode;
 
 /// What operators are built for.
@@ -58,6 +59,9 @@ impl Building<'_> {
             }
             PlanNode::Fetch { input, filter } => {
                 Box::new(Fetch::new(reads, collection, self.build(input)?, filter.clone()))
+            }
+            PlanNode::TextMatch { input, search } => {
+                Box::new(TextMatch::new(self.build(input)?, search.clone()))
             }
             PlanNode::ShardingFilter { input, part } => {
                 Box::new(ShardingFilter::new(self.build(input)?, part.clone()))

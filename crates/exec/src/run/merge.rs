@@ -56,6 +56,10 @@ impl Operator for Or {
         self.inputs.get(self.at).map_or(Row::default(), |input| input.row())
     }
 
+    fn metadata(&self) -> Option<RawDoc<'_>> {
+        self.inputs.get(self.at).and_then(|input| input.metadata())
+    }
+
     fn inputs(&mut self, visit: &mut dyn FnMut(&mut dyn Operator)) {
         self.inputs.iter_mut().for_each(|input| visit(input));
     }

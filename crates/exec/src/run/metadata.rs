@@ -43,7 +43,8 @@ impl Metadata {
                 }
                 "sortKey" => {
                     if let Some(sort) = &self.sort {
-                        let key = sort.key(row.doc.unwrap_or(RawDoc::EMPTY), RawDoc::EMPTY)?;
+                        let key =
+                            sort.key(row.doc.unwrap_or(RawDoc::EMPTY), below.unwrap_or(RawDoc::EMPTY))?;
                         let values = ArrayBuf::build(|out| key.iter().for_each(|value| _ = out.push(*value)));
                         out.append("sortKey", &values);
                     }

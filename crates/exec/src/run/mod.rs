@@ -14,6 +14,7 @@ mod probe;
 mod project;
 mod reads;
 mod scan;
+mod text;
 
 pub use executor::{Batch, Executor};
 pub use owned::{Owned, Ownership, Part};

@@ -91,7 +91,7 @@ fn attempt(
     let old = DocBuf::from_bytes(old);
     if seen.is_none_or(|seen| seen != old.as_bytes()) {
         let arena = Bump::new();
-        if !matcher.matches(old.as_raw(), &Env::new(&arena).with_now(cx.now_millis))? {
+        if !matcher.matches_again(old.as_raw(), &Env::new(&arena).with_now(cx.now_millis))? {
             return Ok(None);
         }
     }

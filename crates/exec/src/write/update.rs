@@ -154,7 +154,7 @@ impl Run<'_> {
             }
         } else if changed {
             let env = Env::new(&self.arena).with_now(self.cx.now_millis);
-            if !matcher.matches(old.as_raw(), &env)? {
+            if !matcher.matches_again(old.as_raw(), &env)? {
                 return Ok(false);
             }
         }

@@ -35,6 +35,8 @@ pub enum MatchExpr {
     Schema(Box<Schema>),
     /// `$where`.
     Where(Box<sheaf_js::Script>),
+    /// `$text`, which only a plan with a text index can answer.
+    Text(Box<sheaf_text::Params>),
 }
 
 /// A test on what a path leads to. It passes if any of the values that the path leads to passes (see
@@ -210,6 +212,11 @@ impl MatchExpr {
             1 => bail!(Code::BAD_VALUE, "geo $near must be top-level expr"),
             _ => bail!(Code::BAD_VALUE, "Too many geoNear expressions"),
         }
+    }
+
+    /// Whether `$text` (which needs a text index) is anywhere inside.
+    pub fn has_text(&self) -> bool {
+        matches!(self, MatchExpr::Text(_)) || self.children().iter().any(MatchExpr::has_text)
     }
 
     /// The condition as BSON, as explain's `parsedQuery` prints it.

@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 
 use sheaf_bson::{Element, OwnedValue, RawDoc, Type, Value, compare};
-use sheaf_errors::Result;
+use sheaf_errors::{Code, Result, bail};
 use sheaf_expr::Env;
 
 use super::ast::{BitsOp, CompareOp, InList, Leaf, MatchExpr, Test, binary_bit};
@@ -64,6 +64,9 @@ impl MatchExpr {
             MatchExpr::Expr(expr) => expr.eval(doc, env)?.truthy(),
             MatchExpr::Schema(schema) => schema.matches(doc)?,
             MatchExpr::Where(script) => script.test(doc)?,
+            // Where details are wanted, a plan has found the document to match before.
+            MatchExpr::Text(_) if details.is_some() => true,
+            MatchExpr::Text(_) => return without_index(),
         })
     }
 
@@ -82,6 +85,7 @@ impl MatchExpr {
             MatchExpr::Leaf(leaf) => leaf.matches(doc, None)?,
             MatchExpr::Schema(schema) => schema.matches(doc)?,
             MatchExpr::Where(script) => script.test(doc)?,
+            MatchExpr::Text(_) => return without_index(),
         })
     }
 
@@ -102,8 +106,14 @@ impl MatchExpr {
                 element.kind() == Type::Document && schema.matches(inner(element))?
             }
             MatchExpr::Where(_) => unreachable!("$where is refused within $elemMatch"),
+            MatchExpr::Text(_) => return without_index(),
         })
     }
+}
+
+/// What mongod says where no text index can serve.
+fn without_index<T>() -> Result<T> {
+    bail!(Code::INDEX_NOT_FOUND, "text index required for $text query")
 }
 
 impl Leaf {

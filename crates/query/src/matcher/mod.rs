@@ -119,9 +119,23 @@ impl Matcher {
         self.has_expr
     }
 
+    /// Whether `$text` is used: then a plan with a text index has to find the documents.
+    pub fn has_text(&self) -> bool {
+        self.root.has_text()
+    }
+
     /// Whether a document matches. Nothing is allocated unless the filter has `$expr`.
     pub fn matches<'a>(&'a self, doc: RawDoc<'a>, env: &Env<'a>) -> Result<bool> {
         if self.has_expr { self.root.matches(doc, env, None) } else { self.root.matches_plain(doc) }
+    }
+
+    /// [`Matcher::matches`] for a document that a plan has found to match, and that may have changed since: what only a plan
+    /// can answer (`$text`) is taken to hold still.
+    pub fn matches_again<'a>(&'a self, doc: RawDoc<'a>, env: &Env<'a>) -> Result<bool> {
+        if !self.has_text() {
+            return self.matches(doc, env);
+        }
+        self.matches_with_details(doc, env).map(|details| details.is_some())
     }
 
     /// [`Matcher::matches`] with an environment made for this one call: for filters whose variables are all
@@ -168,7 +182,7 @@ fn put_dependencies(expr: &MatchExpr, deps: &mut Deps) {
         // The conditions inside an $elemMatch are below the leaf's own path.
         MatchExpr::Leaf(leaf) => _ = deps.paths.insert(leaf.path.dotted().to_owned()),
         MatchExpr::Expr(expr) => expr.dependencies(deps),
-        MatchExpr::Schema(_) | MatchExpr::Where(_) => deps.whole_document = true,
+        MatchExpr::Schema(_) | MatchExpr::Where(_) | MatchExpr::Text(_) => deps.whole_document = true,
         other => other.children().iter().for_each(|child| put_dependencies(child, deps)),
     }
 }

@@ -237,5 +237,6 @@ pub(super) fn rank(expr: &MatchExpr) -> u8 {
         MatchExpr::AlwaysTrue => 25,
         MatchExpr::Schema(_) => 26,
         MatchExpr::Where(_) => 27,
+        MatchExpr::Text(_) => 28,
     }
 }

@@ -153,8 +153,8 @@ pub(super) fn regex(operators: RawDoc<'_>) -> Result<Test> {
     Ok(Test::Regex(Regex::new(pattern, options)?))
 }
 
-/// Checks the argument of `$text`.
-pub(super) fn check_text(value: Value<'_>) -> Result<()> {
+/// Reads the argument of `$text`.
+pub(super) fn text_params(value: Value<'_>) -> Result<sheaf_text::Params> {
     let Value::Document(spec) = value else { bail!(Code::BAD_VALUE, "$text expects an object") };
     let mut known = 0;
     for (name, kind, required) in [
@@ -182,5 +182,12 @@ pub(super) fn check_text(value: Value<'_>) -> Result<()> {
     if known < spec.count() {
         bail!(Code::BAD_VALUE, "extra fields in $text");
     }
-    Ok(())
+    let text = |name: &str| spec.get(name).and_then(|value| value.as_str()).map(str::to_owned);
+    let flag = |name: &str| spec.get(name).and_then(|value| value.as_bool()).unwrap_or(false);
+    Ok(sheaf_text::Params {
+        search: text("$search").unwrap_or_default(),
+        language: text("$language"),
+        case_sensitive: flag("$caseSensitive"),
+        diacritic_sensitive: flag("$diacriticSensitive"),
+    })
 }

@@ -50,12 +50,10 @@ pub(super) fn parse_filter(filter: RawDoc<'_>, features: Features, cx: &mut Pars
     if parser.texts > 0 && parser.nears > 0 {
         bail!(Code::BAD_VALUE, "text and geoNear not allowed in same query");
     }
-    match parser.texts {
-        0 => Ok(parsed),
-        // What mongod says when no text index serves.
-        1 => bail!(Code::INDEX_NOT_FOUND, "text index required for $text query"),
-        _ => bail!(Code::BAD_VALUE, "Too many text expressions"),
+    if parser.texts > 1 {
+        bail!(Code::BAD_VALUE, "Too many text expressions");
     }
+    Ok(parsed)
 }
 
 /// Parses operators on one path: `{$gt: 1, $lt: 5}`.
@@ -262,9 +260,8 @@ impl Parser<'_> {
             "$text" => {
                 self.check_top(name)?;
                 self.check_allowed(name, Code::BAD_VALUE, Features::All)?;
-                operand::check_text(value)?;
                 self.texts += 1;
-                MatchExpr::AlwaysFalse
+                MatchExpr::Text(Box::new(operand::text_params(value)?))
             }
             "$where" => {
                 self.check_top(name)?;

@@ -33,6 +33,13 @@ fn put(expr: &MatchExpr, doc: &mut Writer<'_>) {
         }
         MatchExpr::Schema(schema) => _ = doc.append("$jsonSchema", schema.source()),
         MatchExpr::Where(script) => _ = doc.append("$where", Value::JavaScript(&script.code)),
+        MatchExpr::Text(params) => {
+            let mut text = doc.document("$text");
+            text.append("$search", params.search.as_str());
+            text.append("$language", params.language.as_deref().unwrap_or(""));
+            text.append("$caseSensitive", params.case_sensitive);
+            text.append("$diacriticSensitive", params.diacritic_sensitive);
+        }
     }
 }
 

@@ -87,17 +87,18 @@ impl Projection {
     }
 
     /// Checks that a find can give the metadata that `$meta` asks for; `sorted` says that it has an order,
-    /// `near` that it asks for distances.
+    /// `near` that it asks for distances, `text` that it has `$text`.
     ///
     /// Errors: `BadValue`, 40218.
-    pub fn check_metadata(&self, sorted: bool, near: bool) -> Result<()> {
+    pub fn check_metadata(&self, sorted: bool, near: bool, text: bool) -> Result<()> {
         for name in self.metadata() {
             match name {
                 "sortKey" if !sorted => {
                     bail!(Code::BAD_VALUE, "cannot use sortKey $meta projection without a sort")
                 }
-                // Only indexes of kinds that do not exist here give these.
-                "textScore" => bail!(40218, "query requires text score metadata, but it is not available"),
+                "textScore" if !text => {
+                    bail!(40218, "query requires text score metadata, but it is not available")
+                }
                 "geoNearDistance" if !near => {
                     bail!(40218, "query requires $geoNear distance metadata, but it is not available")
                 }

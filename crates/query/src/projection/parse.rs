@@ -2,7 +2,7 @@
 
 use sheaf_bson::{DocBuf, Element, RawDoc, Value};
 use sheaf_errors::{Code, Error, Result, bail};
-use sheaf_expr::{Deps, Expr, FieldPath, ParseCx, is_known_operator};
+use sheaf_expr::{Expr, FieldPath, ParseCx, is_known_operator};
 use sheaf_meter::Held;
 
 use super::Projection;
@@ -224,12 +224,6 @@ impl Parser<'_> {
             self.kind = Some(Kind::Inclusion);
         }
         let expr = Expr::parse(value, self.cx)?;
-        let mut deps = Deps::default();
-        expr.dependencies(&mut deps);
-        if deps.metadata.contains("textScore") {
-            // Only `$text` gives scores, and there are no text indexes to serve it.
-            bail!(40218, "query requires text score metadata, but it is not available");
-        }
         if path == "_id" && self.id.is_some() {
             bail!(31250, "Path collision at _id");
         }

@@ -118,11 +118,18 @@ impl SortPattern {
         self.parts.iter().any(|part| matches!(part.on, SortOn::Meta(_)))
     }
 
+    /// Whether the scores of `$text` are among the keys.
+    pub fn needs_text_score(&self) -> bool {
+        self.parts.iter().any(|part| matches!(&part.on, SortOn::Meta(kind) if &**kind == "textScore"))
+    }
+
     /// Adds what the sort reads to `deps`.
     pub fn dependencies(&self, deps: &mut Deps) {
         for part in &self.parts {
-            if let SortOn::Path(path) = &part.on {
-                deps.paths.insert(path.dotted().to_owned());
+            match &part.on {
+                SortOn::Path(path) => _ = deps.paths.insert(path.dotted().to_owned()),
+                SortOn::Meta(kind) if &**kind == "textScore" => _ = deps.metadata.insert("textScore"),
+                SortOn::Meta(_) => {}
             }
         }
     }
@@ -169,13 +176,9 @@ fn parse_part(element: Element<'_>) -> Result<SortPart> {
             bail!(Code::FAILED_TO_PARSE, "Cannot have additional keys in a $meta sort specification");
         }
         return match first.value() {
-            // Only `$text` gives scores, and there are no text indexes to serve it.
-            Value::String("textScore") => {
-                bail!(40218, "query requires text score metadata, but it is not available")
-            }
-            Value::String(kind @ ("randVal" | "searchScore" | "vectorSearchScore" | "geoNearDistance")) => {
-                Ok(SortPart { on: SortOn::Meta(kind.into()), descending: kind != "geoNearDistance" })
-            }
+            Value::String(
+                kind @ ("textScore" | "randVal" | "searchScore" | "vectorSearchScore" | "geoNearDistance"),
+            ) => Ok(SortPart { on: SortOn::Meta(kind.into()), descending: kind != "geoNearDistance" }),
             _ => bail!(31138, "Illegal $meta sort: {}", sheaf_bson::element_text(name, value)),
         };
     }

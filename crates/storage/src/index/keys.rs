@@ -51,6 +51,8 @@ impl Index {
             super::wildcard::generate(self, doc, out)?;
         } else if let Some(geo) = &self.geo {
             super::geo::generate(self, geo, doc, out)?;
+        } else if let Some(spec) = &self.text {
+            super::text::generate(self, spec, doc, out)?;
         } else {
             let fields =
                 self.fields.iter().map(|(path, _)| Field { at: At::In(doc, path), component: 0 }).collect();

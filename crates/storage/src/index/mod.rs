@@ -11,6 +11,7 @@ mod print;
 pub(crate) mod side;
 #[cfg(test)]
 mod tests;
+mod text;
 mod wildcard;
 
 use std::sync::Arc;
@@ -22,6 +23,7 @@ use sheaf_errors::{Code, Error, Result, bail};
 use sheaf_expr::ParseCx;
 use sheaf_geo::Indexing;
 use sheaf_query::matcher::Matcher;
+use sheaf_text::TextSpec;
 
 use crate::critical::must;
 pub use accesses::Accesses;
@@ -45,6 +47,8 @@ pub enum IndexKind {
     Wildcard,
     /// `2d` or `2dsphere` fields (others may be plain).
     Geo,
+    /// The words of texts (other fields may be plain).
+    Text,
 }
 
 /// One index.
@@ -76,6 +80,8 @@ pub struct Index {
     pub(crate) wildcard_field: Option<usize>,
     pub(crate) coverage: Coverage,
     pub(crate) geo: Option<Geo>,
+    /// Of a text index: what it is about.
+    pub text: Option<TextSpec>,
     /// Shared by all catalog versions of the index.
     pub(crate) multikey: Arc<Multikey>,
     /// Uses of it; shared by all catalog versions too.
@@ -134,9 +140,11 @@ impl Index {
         let mut fields = Vec::new();
         let mut hashed_field = None;
         let mut wildcard_field = None;
+        let mut text = None;
         for (at, element) in pattern.iter().enumerate() {
             match element.value() {
                 Value::String("hashed") => hashed_field = Some(at),
+                Value::String("text") => text = Some(TextSpec::read(spec)?),
                 Value::String(other) if !sheaf_geo::is_geo_kind(other) => {
                     bail!(Code::CANNOT_CREATE_INDEX, "Unknown index plugin '{other}'")
                 }
@@ -153,6 +161,7 @@ impl Index {
             (Some(_), _) => IndexKind::Wildcard,
             (None, Some(_)) => IndexKind::Hashed,
             (None, None) if geo.is_some() => IndexKind::Geo,
+            (None, None) if text.is_some() => IndexKind::Text,
             (None, None) => IndexKind::Btree,
         };
         let partial = spec.get("partialFilterExpression").and_then(|v| v.as_doc()).map(DocBuf::from);
@@ -194,6 +203,7 @@ impl Index {
             wildcard_field,
             coverage,
             geo,
+            text,
             multikey: Arc::new(Multikey::new(masks)),
             accesses: Arc::default(),
             prepare_unique: flag("prepareUnique"),

@@ -53,6 +53,20 @@ pub fn relate(new: RawDoc<'_>, existing: RawDoc<'_>) -> Result<Relation> {
     let (new_key, old_key) = (key(new), key(existing));
     let same_name = sheaf_bson::compare(new.get_or_missing("name"), existing.get_or_missing("name")).is_eq();
     let same_keys = same_key(new_key.as_raw(), old_key.as_raw());
+    let text = |doc: &DocBuf| sheaf_text::is_text_key(doc.as_raw());
+    if text(&new_key) && text(&old_key) {
+        let same = sheaf_text::NORMAL_FIELDS.iter().all(|option| same_option(new, existing, option));
+        if same_keys && !same {
+            return Err(options_conflict(new, existing));
+        }
+        if !same_keys && !same_name {
+            let name = existing.get("name").and_then(|v| v.as_str()).unwrap_or_default();
+            bail!(
+                Code::CANNOT_CREATE_INDEX,
+                "only one text index per collection allowed, found existing text index \"{name}\""
+            );
+        }
+    }
     // A sparse or unique index beside a plain one of the same key is refused; one that differs in what it
     // holds (partial filter, collation) is another index.
     let same_identity = same_keys

@@ -78,7 +78,10 @@ impl<'a> Command<'a, Operation<'a>> for Count<'a> {
         let query = self.to_query(op)?;
         let view = op.view()?;
         names::check_uuid(view.catalog(), &namespace, self.uuid)?;
-        let Some(collection) = view.collection(&namespace) else { return Ok(Reply::ok().with("n", 0)) };
+        let Some(collection) = view.collection(&namespace) else {
+            sheaf_exec::plan::text::check_collection(query.matcher.as_deref(), &namespace)?;
+            return Ok(Reply::ok().with("n", 0));
+        };
         let reads = op.reads(view.clone());
         let n = if collection.is_view() {
             self.on_view(op)?

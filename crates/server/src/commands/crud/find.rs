@@ -122,6 +122,7 @@ impl<'a> Command<'a, Operation<'a>> for Find<'a> {
         let view = op.view()?;
         names::check_uuid(view.catalog(), &namespace, self.uuid)?;
         let Some(collection) = view.collection(&namespace).cloned() else {
+            sheaf_exec::plan::text::check_collection(query.matcher.as_deref(), &namespace)?;
             return Ok(empty_cursor(op, &namespace));
         };
         if collection.is_view() {
@@ -219,7 +220,7 @@ impl<'a> Find<'a> {
             let parsed = Projection::parse(projection, Mode::Find, &mut cx)?;
             parsed.check_filter(self.filter.unwrap_or(RawDoc::EMPTY), &mut cx)?;
             let near = query.matcher.as_ref().is_some_and(|matcher| matcher.root().near().is_some());
-            parsed.check_metadata(query.sort.is_some(), near)?;
+            parsed.check_metadata(query.sort.is_some(), near, query.matcher().has_text())?;
             cx.finish_as("Failed to optimize expression")?;
             query.projection = Some(Arc::new(parsed));
             query.projection_spec = DocBuf::from(projection);

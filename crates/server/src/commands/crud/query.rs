@@ -60,7 +60,13 @@ pub fn set_sort(query: &mut Query, sort: Option<RawDoc<'_>>) -> Result<()> {
             }
             query.hint = Hint::Natural(backward);
         }
-        FindSort::Pattern(pattern) => query.sort = Some(Arc::new(pattern)),
+        FindSort::Pattern(pattern) => {
+            if pattern.needs_text_score() && !query.matcher.as_ref().is_some_and(|matcher| matcher.has_text())
+            {
+                bail!(40218, "query requires text score metadata, but it is not available");
+            }
+            query.sort = Some(Arc::new(pattern));
+        }
     }
     query.sort_spec = DocBuf::from(sort);
     Ok(())

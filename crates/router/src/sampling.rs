@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 use sheaf_bson::{ArrayBuf, Binary, DocBuf, RawDoc, Value, doc};
 use sheaf_cluster::{GoOn, first_batch};
 use sheaf_errors::{Code, Error, Result};
-use sheaf_front::sampling::{ANALYZERS, Analyzer, Due, SAMPLE_ID, TOLD_DIFFS, expiry_index, inline_diff};
+use sheaf_front::sampling::{
+    ANALYZERS, Analyzer, Due, SAMPLE_ID, TOLD_DIFFS, bulk_namespace, expiry_index, inline_diff,
+};
 
 use crate::op::Operation;
 use crate::router::Router;
@@ -209,9 +211,16 @@ impl Operation<'_> {
     }
 
     fn note_diff(&self, id: &[u8; 16], diff: RawDoc<'_>) {
-        let collection = self.body().values().next().and_then(|first| first.as_str()).unwrap_or_default();
+        let namespace = match self.body().values().next().and_then(|first| first.as_str()) {
+            Some(collection) => self.namespace(collection),
+            None => {
+                let at = self.sampled.borrow().iter().find(|sample| sample.id == *id).map(|sample| sample.at);
+                let found = at.and_then(|at| bulk_namespace(self.body(), self.sequences, at));
+                found.unwrap_or_default().to_owned()
+            }
+        };
         let expires = self.router.samples_expire();
-        self.router.sampling.note_diff(&self.namespace(collection), id, diff, expires);
+        self.router.sampling.note_diff(&namespace, id, diff, expires);
     }
 }
 

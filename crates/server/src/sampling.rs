@@ -143,6 +143,16 @@ impl Diffs {
 
     /// Tells the router that has sampled them, or keeps them where this primary has.
     pub fn tell(&self, op: &Operation<'_>, namespace: &str, reply: &mut Reply) {
+        self.tell_each(op, |_| namespace, reply);
+    }
+
+    /// The same, where each of them may be of another namespace.
+    pub fn tell_each<'n>(
+        &self,
+        op: &Operation<'_>,
+        namespace_of: impl Fn(&[u8; 16]) -> &'n str,
+        reply: &mut Reply,
+    ) {
         let diffs = self.0.take();
         if diffs.is_empty() {
             return;
@@ -150,9 +160,9 @@ impl Diffs {
         let node = op.node();
         if !node.is_in_cluster() {
             let expires = node.samples_expire();
-            diffs
-                .iter()
-                .for_each(|(id, diff)| node.sampling.note_diff(namespace, id, diff.as_raw(), expires));
+            diffs.iter().for_each(|(id, diff)| {
+                node.sampling.note_diff(namespace_of(id), id, diff.as_raw(), expires);
+            });
             return;
         }
         reply.fill(|out| {

@@ -297,3 +297,44 @@ def queries_are_sampled_by_the_primary_of_a_set(_):
         changed = {bytes(told["_id"]): told["diff"] for told in client.config.sampledQueriesDiff.find()}
         updates = {bytes(sample["_id"]) for sample in samples if sample["cmdName"] in ("update", "findAndModify")}
         assert changed.keys() <= updates and list(changed.values()) == [{"name": "i"}] * 2, changed
+
+
+def check_bulk(client, namespace, uuid, told):
+    """Each statement of a `bulkWrite` is a sample, with its own namespace; inserts are none."""
+    db, name = namespace.split(".")
+    client.admin.command("configureQueryAnalyzer", namespace, mode="full", samplesPerSecond=50)
+    client.admin.command("bulkWrite", 1, nsInfo=[{"ns": f"{db}.another"}, {"ns": namespace}], ops=[
+        {"insert": 1, "document": {"_id": "new", "k": 1}},
+        {"update": 0, "filter": {"k": 8}, "updateMods": {"$set": {"name": "none"}}},
+        {"update": 1, "filter": {"k": 8}, "updateMods": {"$set": {"name": "eight"}}},
+        {"delete": 1, "filter": {"k": 9}, "multi": True}])
+    samples = told(namespace)
+    assert [sample["cmdName"] for sample in samples] == ["bulkWrite", "bulkWrite"], samples
+    assert all(sample["collectionUuid"] == uuid for sample in samples), samples
+    statements = sorted((sample["cmd"] for sample in samples), key=lambda command: list(command["ops"][0])[0])
+    assert statements[0] == {"bulkWrite": 1, "ops": [{"delete": 0, "filter": {"k": 9}, "multi": True}],
+                             "nsInfo": [{"ns": namespace}], "$db": "admin"}, statements
+    assert statements[1]["ops"] == [{"update": 0, "filter": {"k": 8}, "updateMods": {"$set": {"name": "eight"}}}], statements
+    update = next(sample["_id"] for sample in samples if "update" in sample["cmd"]["ops"][0])
+    eventually(lambda: client.config.sampledQueriesDiff.find_one({"_id": update}), "what it has changed is told")
+    assert "name" in str(client.config.sampledQueriesDiff.find_one({"_id": update})["diff"])
+    client.admin.command("configureQueryAnalyzer", namespace, mode="off")
+
+
+@check
+def statements_of_bulk_writes_are_sampled(cluster):
+    with cluster.client(0) as client:
+        client.admin.command("setParameter", 1, queryAnalysisWriterIntervalSecs=1)
+        client.admin.command("setParameter", 1, analyzeShardKeyNumRanges=4)
+        plants = spread_evenly(client, "bulky.plants")
+        client.bulky.another.insert_one({"k": 8})
+        check_bulk(client, "bulky.plants", uuid_of(plants), lambda namespace: listed(client, namespace))
+        told = client.admin.command("analyzeShardKey", "bulky.plants", key={"k": 1}, keyCharacteristics=False)
+        assert told["writeDistribution"]["sampleSize"] == {"total": 2, "update": 1, "delete": 1, "findAndModify": 0}, told
+        client.admin.command("setParameter", 1, queryAnalysisWriterIntervalSecs=90)
+        client.admin.command("setParameter", 1, analyzeShardKeyNumRanges=100)
+    with ReplicaSet([{}], name="bulky") as members, members.direct(0) as client:
+        client.admin.command("setParameter", 1, queryAnalysisWriterIntervalSecs=1)
+        client.bulky.plants.insert_many([{"_id": at, "k": at, "name": "plant"} for at in range(10)])
+        client.bulky.another.insert_one({"k": 8})
+        check_bulk(client, "bulky.plants", uuid_of(client.bulky.plants), lambda namespace: listed(client, namespace))

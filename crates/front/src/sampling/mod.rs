@@ -16,7 +16,7 @@ use crate::params::Parameters;
 
 pub use configuration::{Configure, namespace_parts};
 pub use diff::{changes, inline_diff};
-pub use shape::Asked;
+pub use shape::{Asked, bulk_namespace};
 use shape::Kind;
 
 /// Where configurations are.
@@ -204,25 +204,27 @@ impl Sampling {
     pub fn note(&self, asked: &Asked<'_>, expires: i64) -> Vec<Sample> {
         let mut updates = Vec::new();
         let Some(kind) = Kind::of(asked.command) else { return updates };
-        let Some(Value::String(collection)) = asked.body.iter().next().map(|first| first.value()) else {
-            return updates;
-        };
-        let namespace = format!("{}.{collection}", asked.db);
+        let namespaces = kind.namespaces(asked);
         let state = &mut *self.state.lock();
-        let Some(sampled) = state.collections.get_mut(&namespace) else { return updates };
         let now = Instant::now();
-        if !sampled.may_take(now) {
+        let mut may_take = |namespace: &String| {
+            state.collections.get_mut(namespace).is_some_and(|sampled| sampled.may_take(now))
+        };
+        if !namespaces.iter().any(&mut may_take) {
             return updates;
         }
         for (at, statement) in kind.statements(asked).into_iter().enumerate() {
-            if state.bytes >= MOST_BYTES || !sampled.take(now) {
-                break;
+            let namespace = kind.namespace_of(statement).and_then(|number| namespaces.get(number));
+            let sampled = namespace.and_then(|namespace| state.collections.get_mut(namespace));
+            let Some(sampled) = sampled.filter(|_| state.bytes < MOST_BYTES) else { continue };
+            if !sampled.take(now) {
+                continue;
             }
             let id = *uuid::Uuid::new_v4().as_bytes();
             let sample = DocBuf::build(|out| {
                 sampled.begin(out, &id);
                 out.append("cmdName", kind.name());
-                kind.write(asked, collection, statement, &mut out.document("cmd"));
+                kind.write(asked, statement, &mut out.document("cmd"));
                 out.append("expireAt", Value::DateTime(expires));
             });
             let size = sample.as_bytes().len();
@@ -234,7 +236,7 @@ impl Sampling {
             figures.bytes += size as i64;
             state.bytes += size;
             state.samples.push(sample);
-            if kind.changes(asked) {
+            if kind.changes(asked, statement) {
                 updates.push(Sample { at, id });
             }
         }

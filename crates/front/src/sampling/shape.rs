@@ -1,6 +1,6 @@
 //! The requests that are sampled, and what a sample says of one.
 
-use sheaf_bson::{DocWriter, RawDoc, Value, doc};
+use sheaf_bson::{DocBuf, DocWriter, RawDoc, Value, doc};
 use sheaf_wire::Sequence;
 
 use crate::generic::is_generic;
@@ -34,6 +34,8 @@ pub enum Kind {
     Delete,
     /// `findAndModify`.
     FindAndModify,
+    /// `bulkWrite`, each statement by itself.
+    BulkWrite,
 }
 
 type Writer<'w> = DocWriter<'w, Vec<u8>>;
@@ -49,6 +51,7 @@ impl Kind {
             "update" => Kind::Update,
             "delete" => Kind::Delete,
             "findAndModify" => Kind::FindAndModify,
+            "bulkWrite" => Kind::BulkWrite,
             _ => return None,
         })
     }
@@ -63,23 +66,50 @@ impl Kind {
             Kind::Update => "update",
             Kind::Delete => "delete",
             Kind::FindAndModify => "findAndModify",
+            Kind::BulkWrite => "bulkWrite",
         }
     }
 
     /// Whether it writes.
     pub fn is_write(self) -> bool {
-        matches!(self, Kind::Update | Kind::Delete | Kind::FindAndModify)
+        matches!(self, Kind::Update | Kind::Delete | Kind::FindAndModify | Kind::BulkWrite)
     }
 
     /// Whether documents may become others by it.
-    pub(super) fn changes(self, asked: &Asked<'_>) -> bool {
-        self == Kind::Update || (self == Kind::FindAndModify && asked.body.element("update").is_some())
+    pub(super) fn changes(self, asked: &Asked<'_>, statement: Option<RawDoc<'_>>) -> bool {
+        match self {
+            Kind::Update => true,
+            Kind::FindAndModify => asked.body.element("update").is_some(),
+            Kind::BulkWrite => statement.is_some_and(|statement| first_key(statement) == "update"),
+            _ => false,
+        }
+    }
+
+    /// The namespaces that the request names.
+    pub(super) fn namespaces(self, asked: &Asked<'_>) -> Vec<String> {
+        if self == Kind::BulkWrite {
+            let infos = listed(asked.body, asked.sequences, "nsInfo").into_iter();
+            return infos.map(|info| name_in(info).to_owned()).collect();
+        }
+        let collection = asked.body.values().next().and_then(|first| first.as_str());
+        collection.map(|collection| format!("{}.{collection}", asked.db)).into_iter().collect()
+    }
+
+    /// Which of these a statement is about; `None`: it is not sampled.
+    pub(super) fn namespace_of(self, statement: Option<RawDoc<'_>>) -> Option<usize> {
+        match statement {
+            Some(statement) if self == Kind::BulkWrite => {
+                number(statement).filter(|_| first_key(statement) != "insert")
+            }
+            _ => Some(0),
+        }
     }
 
     fn list(self) -> Option<&'static str> {
         match self {
             Kind::Update => Some("updates"),
             Kind::Delete => Some("deletes"),
+            Kind::BulkWrite => Some("ops"),
             _ => None,
         }
     }
@@ -87,27 +117,18 @@ impl Kind {
     /// What of the request is one sample each: its statements, or all of it (`None`).
     pub(super) fn statements<'a>(self, asked: &Asked<'a>) -> Vec<Option<RawDoc<'a>>> {
         let Some(list) = self.list() else { return vec![None] };
-        if let Some(sequence) = asked.sequences.iter().find(|sequence| sequence.name == list) {
-            return sequence.iter().map(Some).collect();
-        }
-        let statements = asked.body.get(list).and_then(|list| list.as_array());
-        statements
-            .into_iter()
-            .flat_map(|list| list.values())
-            .filter_map(|one| one.as_doc())
-            .map(Some)
-            .collect()
+        listed(asked.body, asked.sequences, list).into_iter().map(Some).collect()
     }
 
     /// Writes what a sample keeps of the request, or of this statement of it.
     pub(super) fn write(
         self,
         asked: &Asked<'_>,
-        collection: &str,
         statement: Option<RawDoc<'_>>,
         out: &mut Writer<'_>,
     ) {
         let body = asked.body;
+        let collection = || body.values().next().and_then(|first| first.as_str()).unwrap_or_default();
         match self {
             Kind::Find => read(body, filter(body, "filter"), out),
             Kind::Count | Kind::Distinct => read(body, filter(body, "query"), out),
@@ -118,7 +139,7 @@ impl Kind {
                 }
             }
             Kind::Update | Kind::Delete => {
-                out.append(self.name(), collection);
+                out.append(self.name(), collection());
                 if let (Some(list), Some(statement)) = (self.list(), statement) {
                     out.array(list).push(Value::Document(statement));
                 }
@@ -128,14 +149,60 @@ impl Kind {
                 out.append("$db", asked.db);
             }
             Kind::FindAndModify => {
-                out.append(self.name(), collection);
+                out.append(self.name(), collection());
                 for field in body.iter().skip(1).filter(|field| is_own(field.key_bytes())) {
                     out.append_element(field);
                 }
                 out.append("$db", asked.db);
             }
+            Kind::BulkWrite => {
+                out.append(self.name(), 1);
+                if let Some(statement) = statement {
+                    let infos = listed(body, asked.sequences, "nsInfo");
+                    let alone = DocBuf::build(|op| {
+                        op.append(first_key(statement), 0);
+                        statement.iter().skip(1).for_each(|field| _ = op.append_element(field));
+                    });
+                    out.array("ops").push(Value::Document(alone.as_raw()));
+                    if let Some(info) = number(statement).and_then(|number| infos.get(number)) {
+                        out.array("nsInfo").push(Value::Document(*info));
+                    }
+                }
+                if let Some(variables) = body.get("let") {
+                    out.append("let", variables);
+                }
+                out.append("$db", asked.db);
+            }
         }
     }
+}
+
+/// The documents of a list that is a sequence of the message, or a field.
+fn listed<'a>(body: RawDoc<'a>, sequences: &[Sequence<'a>], list: &str) -> Vec<RawDoc<'a>> {
+    if let Some(sequence) = sequences.iter().find(|sequence| sequence.name == list) {
+        return sequence.iter().collect();
+    }
+    let documents = body.get(list).and_then(|list| list.as_array());
+    documents.into_iter().flat_map(|list| list.values()).filter_map(|one| one.as_doc()).collect()
+}
+
+/// The namespace of the statement at this place of a `bulkWrite`.
+pub fn bulk_namespace<'a>(body: RawDoc<'a>, sequences: &[Sequence<'a>], at: usize) -> Option<&'a str> {
+    let statement = *listed(body, sequences, "ops").get(at)?;
+    listed(body, sequences, "nsInfo").get(number(statement)?).map(|info| name_in(*info))
+}
+
+fn name_in(info: RawDoc<'_>) -> &str {
+    info.get("ns").and_then(|ns| ns.as_str()).unwrap_or_default()
+}
+
+fn first_key(statement: RawDoc<'_>) -> &str {
+    statement.iter().next().map_or("", |first| first.key())
+}
+
+/// The number of a statement's namespace.
+fn number(statement: RawDoc<'_>) -> Option<usize> {
+    statement.values().next()?.as_exact_i64().and_then(|number| usize::try_from(number).ok())
 }
 
 fn is_own(name: &[u8]) -> bool {

@@ -18,6 +18,7 @@ pub fn run<'a>(args: &mut Args<'a>, op: &Operation<'a>) -> Result<Reply> {
     }
     let mut batch = Batch::parse_bulk(args)?;
     batch.add_ids(&op.request.arena);
+    batch.add_sample_ids(op);
     let outcome = match write::run::<BulkOutcome>(op, &batch, true)? {
         Ran::Answered(reply) => return Ok(reply),
         Ran::Put(outcome) => outcome,

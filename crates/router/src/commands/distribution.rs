@@ -193,9 +193,13 @@ impl<'q> Query<'q> {
     fn parse(sample: RawDoc<'q>) -> Option<Query<'q>> {
         let name = sample.get("cmdName")?.as_str()?;
         let command = sample.get("cmd")?.as_doc()?;
-        let kind = READS.iter().chain(&WRITES).position(|kind| *kind == name)?;
         let first = |list: &str| command.get(list)?.as_array()?.values().next()?.as_doc();
+        let is_bulk = name == "bulkWrite";
+        // They count as what they are.
+        let name = if is_bulk { first("ops")?.iter().next()?.key() } else { name };
+        let kind = READS.iter().chain(&WRITES).position(|kind| *kind == name)?;
         let (statement, filter) = match name {
+            _ if is_bulk => (first("ops")?, "filter"),
             "update" => (first("updates")?, "q"),
             "delete" => (first("deletes")?, "q"),
             "findAndModify" => (command, "query"),
@@ -209,8 +213,10 @@ impl<'q> Query<'q> {
             kind,
             filter: document(filter).unwrap_or(RawDoc::EMPTY),
             collation: document("collation"),
-            replacement: document("u").filter(is_whole).filter(|_| name == "update" && !flag("upsert")),
-            multi: flag("multi") || (name == "delete" && !flag("limit")),
+            replacement: document(if is_bulk { "updateMods" } else { "u" })
+                .filter(is_whole)
+                .filter(|_| name == "update" && !flag("upsert")),
+            multi: flag("multi") || (name == "delete" && !is_bulk && !flag("limit")),
         })
     }
 
@@ -374,6 +380,17 @@ mod tests {
             None,
         );
         assert_eq!((told.single, told.multi, told.scatter_gather), (2, 1, 2));
+        let bulk = figures(
+            &[
+                sample(
+                    "bulkWrite",
+                    doc! { "ops": [{ "update": 0, "filter": { "_id": 5 }, "updateMods": { "k": 25 } }] },
+                ),
+                sample("bulkWrite", doc! { "ops": [{ "delete": 0, "filter": { "k": 5 } }] }),
+            ],
+            None,
+        );
+        assert_eq!((bulk.kinds, bulk.single), ([0, 0, 0, 0, 1, 1, 0], 2), "they count as what they are");
         assert_eq!((told.single_without_key, told.multi_without_key), (2, 1));
         assert_eq!(told.by_range, [4, 2, 3, 2]);
     }

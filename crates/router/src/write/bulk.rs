@@ -48,6 +48,7 @@ impl Answers for BulkOutcome {
 
     fn take(&mut self, op: &Operation<'_>, to: &Target, places: &[u32], answer: &Answer) -> Result<Taken> {
         let reply = answer.reply();
+        op.note_diffs(reply);
         self.singles = op.is_retryable_write();
         for (figure, name) in self.figures.iter_mut().zip(FIGURES) {
             *figure += number(reply, name);
@@ -71,13 +72,17 @@ impl Answers for BulkOutcome {
 
     fn fail(&mut self, at: u32, error: &Error) {
         self.failed.insert(at);
-        self.items.insert(
-            at,
-            DocBuf::build(|out| {
-                out.append("ok", 0.0).append("n", 0);
-                write_error(out, error);
-            }),
-        );
+        // What shards have found before it failed is known, and stands in the figures, too.
+        let known = self.items.get(&at).map(|known| known.as_raw());
+        let count = |name: &str| known.map_or(0, |known| number(known, name)) as i32;
+        let item = DocBuf::build(|out| {
+            out.append("ok", 0.0).append("n", count("n"));
+            if count("n") > 0 && known.is_some_and(|known| known.element("nModified").is_some()) {
+                out.append("nModified", count("nModified"));
+            }
+            write_error(out, error);
+        });
+        self.items.insert(at, item);
     }
 
     fn moved(&mut self, at: u32, upserted: Option<OwnedValue>, concerns: ConcernErrors) {
@@ -309,7 +314,15 @@ mod tests {
         ];
         assert_eq!(items, expected);
         assert_eq!(outcome.failed, BTreeSet::from([1]));
+        outcome.fail(2, &Error::new(sheaf_errors::Code(175), "another collection"));
+        outcome.fail(3, &Error::new(sheaf_errors::Code(175), "another collection"));
+        let shown = |at: u32| {
+            let item = outcome.items[&at].as_raw();
+            (number(item, "n"), number(item, "nModified"), number(item, "code"))
+        };
+        assert_eq!((shown(2), shown(3)), ((5, 4, 175), (0, 0, 175)), "what was found is said");
     }
+
     #[test]
     fn a_statement_on_record_on_two_shards_counts_once() {
         let mut outcome = BulkOutcome::default();

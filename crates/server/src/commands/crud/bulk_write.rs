@@ -11,6 +11,7 @@ use sheaf_exec::write::{
     Change, Delete, UpdateStatement, Validator, WriteCx, ends_command, prepare_insert, run_delete, run_update,
 };
 use sheaf_front::generic::ShardVersion;
+use sheaf_front::sampling::SAMPLE_ID;
 use sheaf_query::update::Update as Modification;
 use sheaf_storage::{Collection, Uuid, Write};
 
@@ -25,6 +26,7 @@ use crate::commands::timeseries::{self, UpdateParts};
 use crate::cursors::{Batch, Filled, ServerCursor};
 use crate::op::Operation;
 use crate::reply::Reply;
+use crate::sampling::{Diffs, sample_of};
 use crate::sharding::Writing;
 
 /// `{bulkWrite: 1, ops: [...], nsInfo: [{ns: "db.users"}], ordered: true}`
@@ -137,6 +139,12 @@ impl<'a> Command<'a, Operation<'a>> for BulkWrite<'a> {
         ] {
             reply.append(name, n as i32);
         }
+        let namespace_of = |id: &[u8; 16]| {
+            let sampled = op.sampled.borrow();
+            let at = sampled.iter().find(|sample| sample.id == *id).map(|sample| sample.at);
+            at.and_then(|at| parsed.get(at)).map_or("", |one| one.namespace)
+        };
+        totals.diffs.tell_each(op, namespace_of, &mut reply);
         if !totals.retried.is_empty() {
             reply.fill(|out| {
                 let mut list = out.array("retriedStmtIds");
@@ -151,6 +159,7 @@ impl<'a> Command<'a, Operation<'a>> for BulkWrite<'a> {
 
 #[derive(Default)]
 struct Totals {
+    diffs: Diffs,
     items: Vec<DocBuf>,
     retried: Vec<i32>,
     errors: u64,
@@ -183,6 +192,7 @@ struct UpdateOp<'a> {
     constants: Option<RawDoc<'a>>,
     sort: Option<RawDoc<'a>>,
     array_filters: Vec<RawDoc<'a>>,
+    sample_id: Value<'a>,
 }
 
 /// What one operation came to.
@@ -222,6 +232,7 @@ impl<'a> BulkWrite<'a> {
                     constants: args.optional("constants")?,
                     sort: args.optional("sort")?,
                     array_filters,
+                    sample_id: args.value(SAMPLE_ID),
                 })
             }
             other => bail!(
@@ -229,7 +240,7 @@ impl<'a> BulkWrite<'a> {
                 "Unrecognized bulkWrite operation '{other}', expected 'insert', 'update' or 'delete'"
             ),
         };
-        args.ignore(&["sampleId", "upsertSupplied"]);
+        args.ignore(&[SAMPLE_ID, "upsertSupplied"]);
         args.finish()?;
         let Value::Int32(number) = index else {
             bail!(
@@ -269,7 +280,7 @@ impl<'a> BulkWrite<'a> {
                 w.statement(op.statement(stmt_id, None));
                 op.before_retryable_write()?;
             }
-            let result = self.one(op, w, one, stmt_id);
+            let result = self.one(op, w, one, at, &totals.diffs);
             match result {
                 Err(error) if ends_command(&error) => return Err(error),
                 Err(error) if is_stale(&error) => {
@@ -297,7 +308,14 @@ impl<'a> BulkWrite<'a> {
         Ok(())
     }
 
-    fn one(&self, op: &Operation<'_>, w: &mut dyn Write, one: &Parsed<'a>, stmt_id: i32) -> Result<Done> {
+    fn one(
+        &self,
+        op: &Operation<'_>,
+        w: &mut dyn Write,
+        one: &Parsed<'a>,
+        at: usize,
+        diffs: &Diffs,
+    ) -> Result<Done> {
         let multi = matches!(
             &one.kind,
             Kind::Update(UpdateOp { multi: true, .. }) | Kind::Delete { multi: true, .. }
@@ -330,17 +348,26 @@ impl<'a> BulkWrite<'a> {
             refuse_view(&collection)?;
         }
         with_cx(op, self.fields.bypass, |cx| {
+            let sample = match &one.kind {
+                Kind::Update(update) => sample_of(op, at, update.sample_id),
+                Kind::Insert(_) | Kind::Delete { .. } => None,
+            };
+            let retryable = op.records_statements();
             let name = |w: &mut dyn Write, change: Change<'_>| {
+                diffs.note(sample, change);
+                if !retryable {
+                    return;
+                }
                 let record = match change {
                     Change::Upsert(doc) => {
                         doc! { "n": 1, "nModified": 0, "upserted": doc.get_or_missing("_id") }
                     }
                     _ => doc! { "n": 1, "nModified": 1 },
                 };
-                w.statement(op.statement(stmt_id, Some(record)));
+                w.statement(op.statement(self.fields.stmt_id(at), Some(record)));
             };
-            let cx =
-                WriteCx { before_change: if op.records_statements() { Some(&name) } else { None }, ..cx };
+            let is_told = retryable || sample.is_some();
+            let cx = WriteCx { before_change: if is_told { Some(&name) } else { None }, ..cx };
             self.apply(op, w, &cx, &collection, &one.kind)
         })
     }

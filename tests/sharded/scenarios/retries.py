@@ -6,7 +6,7 @@ import uuid
 import bson
 from bson import Int64
 
-from checks import check
+from checks import alone, check
 from cluster import eventually
 from scenarios import spread_evenly
 
@@ -80,3 +80,33 @@ def a_statement_through_two_routers_happens_once(cluster):
                 counts = [answer.get("n", answer.get("nMatched", answer.get("lastErrorObject", {}).get("n")))
                           for answer in attempts.answers.values()]
                 assert counts == [1, 1], told
+
+
+@alone(shards=2, members=3, routers=1)
+def a_new_primary_executes_for_who_has_asked_it(cluster):
+    """The shard that has the document changes its primary after it was asked: the new one is asked anew, and executes the statement once."""
+    with cluster.client(0, retryWrites=False) as client:
+        spread_evenly(client, "offices.plants")
+        client.admin.command({"setDefaultRWConcern": 1, "defaultWriteConcern": {"w": "majority"}})
+        for db, command in statements("offices.plants", DONE):
+            client.offices.plants.delete_many({})
+            client.offices.plants.insert_many([{"k": 1, "rank": 5, "done": 0}, {"k": 99, "rank": 6, "done": 0}])
+            first, slow = cluster.shards
+            attempts = Attempts(db, command)
+            with slow.direct(slow.primary()) as end:
+                end.admin.command({"configureFailPoint": "failCommand", "mode": {"times": 1}, "data": {
+                    "failCommands": ["find"], "blockConnection": True, "blockTimeMS": 4000}})
+                early = threading.Thread(target=attempts.send, args=(client, "early"))
+                early.start()
+                eventually(lambda: any("find" in op.get("command", {}) for op in end.admin.command("currentOp")["inprog"]),
+                           "it looks for a document")
+                before = first.primary()
+                with first.direct(before) as leading:
+                    leading.admin.command("replSetStepDown", 30, secondaryCatchUpPeriodSecs=5, force=True)
+                eventually(lambda: first.primary() not in (None, before), "another member leads")
+                early.join()
+                end.admin.command({"configureFailPoint": "failCommand", "mode": "off"})
+            done = list(client.offices.plants.find({"done": {"$gt": 0}}))
+            told = attempts.command, done, attempts.answers
+            assert len(done) == 1 and done[0]["done"] == 1, told
+            assert not isinstance(attempts.answers["early"], Exception), told

@@ -57,6 +57,8 @@ pub struct Topology {
     pub routers: Option<u32>,
     /// Config servers of a sharded cluster. Default: as many as a shard has members, at most 3.
     pub config_servers: Option<u32>,
+    /// Whether the config servers of a sharded cluster hold documents, as one more shard. Default: no.
+    pub config_shard: Option<bool>,
     /// A proxy on every link between two members, which can cut and delay it. Only Sheaf's members can be told to use
     /// them. Default: where `distance` or a fault needs them.
     pub links: Option<bool>,
@@ -211,6 +213,7 @@ impl Topology {
             shards: self.shards.or(base.shards),
             routers: self.routers.or(base.routers),
             config_servers: self.config_servers.or(base.config_servers),
+            config_shard: self.config_shard.or(base.config_shard),
             links: self.links.or(base.links),
             distance: self.distance.clone().or_else(|| base.distance.clone()),
         }

@@ -64,7 +64,8 @@ pub(super) fn bring_up(
     }
     if sharded {
         launch.start(&mut running, &servers, &addresses, &routers)?;
-        launch.add_shards(&running).map_err(|error| with_logs(error, &running.processes))?;
+        let config_shard = variation.topology.config_shard == Some(true);
+        launch.add_shards(&running, config_shard).map_err(|error| with_logs(error, &running.processes))?;
     }
     let first = if sharded { Part::Router } else { servers[0].0 };
     let at = |wanted: bool| running.members.iter().filter(move |member| (member.part == first) == wanted);
@@ -84,7 +85,7 @@ pub(super) fn bring_up(
 
 /// The servers of a topology, and which of them are arbiters; routers last.
 fn servers(topology: &Topology) -> Result<Vec<(Part, bool)>> {
-    let Topology { members, arbiters, shards, routers, config_servers, .. } = *topology;
+    let Topology { members, arbiters, shards, routers, config_servers, config_shard, .. } = *topology;
     match shards.filter(|shards| *shards > 0) {
         Some(shards) => {
             let sharded = Sharded::new(shards, members.filter(|n| *n > 0), arbiters, routers, config_servers);
@@ -95,7 +96,7 @@ fn servers(topology: &Topology) -> Result<Vec<(Part, bool)>> {
                 sharded.servers().into_iter().partition(|(part, _)| *part == Part::Router);
             Ok(sets.into_iter().chain(routers).collect())
         }
-        None if routers.or(config_servers).is_some() => Err(Error::usage(
+        None if routers.or(config_servers).is_some() || config_shard == Some(true) => Err(Error::usage(
             "topology: routers and config servers are those of a sharded cluster: say shards",
         )),
         None => {
@@ -163,18 +164,23 @@ impl Launch<'_> {
         running.parts().into_iter().try_for_each(|part| running.wait_for_part(part, FORMATION, self.stop))
     }
 
-    /// Tells the routers of the shards.
-    fn add_shards(&self, running: &Running) -> Result<()> {
+    /// Tells the routers of the shards, of which the config servers may be one.
+    fn add_shards(&self, running: &Running, config_shard: bool) -> Result<()> {
         let routers = running.of_part(Part::Router);
         let Some(first) = routers.first().map(|at| running.members[*at].address.clone()) else {
             return Ok(());
         };
         let mut router = Connection::open(&first, &ConnectionString::direct(&first))?;
-        for part in running.parts().into_iter().filter(|part| matches!(part, Part::Shard(_))) {
-            let command = doc! { "addShard": set_address(running, part).as_str() };
+        let shards = running.parts().into_iter().filter(|part| matches!(part, Part::Shard(_)));
+        let mut commands: Vec<DocBuf> =
+            shards.map(|part| doc! { "addShard": set_address(running, part).as_str() }).collect();
+        if config_shard {
+            commands.push(doc! { "transitionFromDedicatedConfigServer": 1 });
+        }
+        for command in commands {
             let text = json::to_json(command.as_raw(), json::Style::Relaxed);
             self.journal.note(&first, format!("use admin; db.runCommand({text})"));
-            router.command("admin", &command).map_err(|error| error.context("addShard"))?;
+            router.command("admin", &command).map_err(|error| error.context(&text))?;
         }
         Ok(())
     }

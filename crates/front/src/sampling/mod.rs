@@ -16,8 +16,8 @@ use crate::params::Parameters;
 
 pub use configuration::{Configure, namespace_parts};
 pub use diff::{changes, inline_diff};
-pub use shape::{Asked, bulk_namespace};
 use shape::Kind;
+pub use shape::{Asked, bulk_namespace};
 
 /// Where configurations are.
 pub const ANALYZERS: &str = "queryAnalyzers";

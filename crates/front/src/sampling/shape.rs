@@ -121,12 +121,7 @@ impl Kind {
     }
 
     /// Writes what a sample keeps of the request, or of this statement of it.
-    pub(super) fn write(
-        self,
-        asked: &Asked<'_>,
-        statement: Option<RawDoc<'_>>,
-        out: &mut Writer<'_>,
-    ) {
+    pub(super) fn write(self, asked: &Asked<'_>, statement: Option<RawDoc<'_>>, out: &mut Writer<'_>) {
         let body = asked.body;
         let collection = || body.values().next().and_then(|first| first.as_str()).unwrap_or_default();
         match self {

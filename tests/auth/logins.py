@@ -63,7 +63,7 @@ def passwords_and_names(server):
         command_fails(2, client.admin, "setParameter", 1, scramIterationCount=4999)
         client.admin.command("setParameter", 1, scramSHA256IterationCount=15000, scramIterationCount=10000)
         told = client.admin.command("getParameter", 1, authenticationMechanisms=1)["authenticationMechanisms"]
-        assert told == ["SCRAM-SHA-1", "SCRAM-SHA-256"], told
+        assert told == ["MONGODB-X509", "SCRAM-SHA-1", "SCRAM-SHA-256"], told
     connect(server, "few", SECRETS[0]).admin.command("ping")
 
 

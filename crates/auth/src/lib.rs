@@ -14,6 +14,7 @@
 mod account;
 mod action;
 pub mod builtin;
+mod certificate;
 mod keys;
 pub mod link;
 mod name;
@@ -25,6 +26,7 @@ mod scram;
 
 pub use account::{Account, UserDocument};
 pub use action::{Action, ActionSet};
+pub use certificate::subject as certificate_subject;
 pub use keys::{Keys, MEMBER_USER};
 pub use name::{RoleName, UserName};
 pub use privilege::{Privilege, Privileges};

@@ -92,6 +92,8 @@ pub struct ClientAccess {
     pub is_server: bool,
     /// Who it is.
     pub(crate) login: Option<Login>,
+    /// Whom the client's certificate names, if it has shown one; `None` without TLS.
+    pub(crate) certificate: Option<Option<String>>,
     /// A conversation under way.
     pub(crate) conversation: Option<Conversation>,
     /// The number of the last one.

@@ -26,6 +26,10 @@ pub struct Client {
     pub local: Option<SocketAddr>,
     /// Who it is.
     pub access: Mutex<ClientAccess>,
+    /// Whether nobody knows who it is, where clients must prove it.
+    pub is_stranger: AtomicBool,
+    /// For how many milliseconds its next answer is held back.
+    pub delay: AtomicU64,
     /// Whether the running operation is to stop, and with which error; it looks at its next check.
     pub stop: Arc<Stop>,
     /// What its operations may use, one after the other.
@@ -191,6 +195,8 @@ impl Client {
             remote,
             local: None,
             access: Mutex::default(),
+            is_stranger: AtomicBool::new(false),
+            delay: AtomicU64::new(0),
             meter: Meter::new(memory, stop.clone()),
             stop,
             wake: tokio::sync::Notify::new(),

@@ -18,6 +18,7 @@ mod kill_sessions;
 mod list_commands;
 mod parameters;
 mod ping;
+mod rotate_certificates;
 mod shutdown;
 mod start_session;
 mod test_version;
@@ -30,7 +31,7 @@ use crate::request::Request;
 
 /// The commands of every server.
 pub static COMMANDS: &[Entry<RunOnFront>] = &[
-    command_entry!(authenticate::Authenticate, Request),
+    command_entry!(authenticate::Authenticate<'_>, Request),
     command_entry!(authenticate::Logout, Request),
     command_entry!(authenticate::SaslContinue<'_>, Request),
     command_entry!(authenticate::SaslStart<'_>, Request),
@@ -56,6 +57,7 @@ pub static COMMANDS: &[Entry<RunOnFront>] = &[
     command_entry!(parameters::GetParameter<'_>, Request),
     command_entry!(parameters::SetParameter<'_>, Request),
     command_entry!(ping::Ping, Request),
+    command_entry!(rotate_certificates::RotateCertificates<'_>, Request),
     command_entry!(shutdown::Shutdown, Request),
     command_entry!(start_session::StartSession, Request),
     command_entry!(test_version::TestVersion2, Request),

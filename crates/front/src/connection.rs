@@ -68,7 +68,9 @@ pub async fn serve<S: Socket>(stream: S, client: Arc<Client>, role: Arc<dyn Role
     let stream = Shared::new(stream);
     client.stop.watch_on(stream.watched());
     let claim = Claim::on(&front.incoming);
+    let greeted = !front.access.enabled;
     let connection = Connection {
+        greeted,
         stream,
         client,
         front,
@@ -121,6 +123,8 @@ struct Connection<S> {
     filled: usize,
     /// Bytes that arrived while an answer was held back; they follow those in `buffer`.
     early: Vec<u8>,
+    /// Whether the client has said something, or may take its time.
+    greeted: bool,
     /// Messages in a row that came in quick succession.
     quick: u32,
 }
@@ -241,6 +245,7 @@ impl<S: Socket> Connection<S> {
                 Arrival::Silence => return Ok(Pause::Silent),
                 Arrival::End => return Ok(Pause::End),
             };
+            self.greeted = true;
             let busy = !direct && self.is_busy(idle_since.elapsed());
             if self.control && (busy || !self.asks_for_control(&self.buffer[..length])) {
                 return Ok(Pause::Data);
@@ -249,6 +254,7 @@ impl<S: Socket> Connection<S> {
             self.front.metrics.physical_bytes_in.add(length as u64);
             let header = Header::parse(&self.buffer[..HEADER_LEN]).map_err(reason)?;
             if header.opcode == OpCode::Compressed {
+                self.check_stranger(unpacked_length(&self.buffer[..length]))?;
                 self.room(self.buffer.len() + unpacked_length(&self.buffer[..length])).await?;
                 let packed = &self.buffer[..length];
                 let long = !self.stream.is_direct() && unpacked_length(packed) >= LONG_BYTES;
@@ -292,6 +298,10 @@ impl<S: Socket> Connection<S> {
         loop {
             self.client.answering.store(true, Ordering::Release);
             let answer = self.run_message(message, compressor, response_to).await?;
+            if self.client.delay.load(Ordering::Relaxed) != 0 {
+                let delay = self.client.delay.swap(0, Ordering::Relaxed);
+                tokio::time::sleep(Duration::from_millis(delay)).await;
+            }
             if let Some(Answer { bytes, .. }) = &answer {
                 response_to = Header::parse(bytes).ok().map(|header| header.request_id);
                 self.send_counted(bytes).await?;

@@ -25,6 +25,8 @@ use crate::params::Parameters;
 use crate::profile::Profiling;
 use crate::sampling::{EXPIRATION, Sampling};
 use crate::session::LogicalSessionId;
+use crate::strangers::Strangers;
+use crate::tls::Tls;
 
 /// What all connections of a server share.
 pub struct Front {
@@ -36,6 +38,10 @@ pub struct Front {
     pub parameters: Parameters,
     /// Who may do what.
     pub access: Access,
+    /// TLS, if it is spoken.
+    pub tls: Option<Tls>,
+    /// Clients that nobody knows yet.
+    pub strangers: Strangers,
     /// As what others of the deployment are dialled.
     pub membership: Membership,
     /// The memory that operations use.
@@ -89,6 +95,8 @@ impl Front {
             parameters.apply(name);
         }
         let access = Access::new(options.authorization, options.keys.clone(), &parameters);
+        let tls = options.tls.clone().map(Tls::new).transpose();
+        let tls = tls.map_err(|why| Error::new(Code::INVALID_SSL_CONFIGURATION, why))?;
         let membership = Membership::new(access.keys(), options.transition_to_auth);
         sheaf_js::set_enabled(options.javascript);
         let mut commands: Vec<_> = commands.collect();
@@ -105,6 +113,8 @@ impl Front {
             busy: BusyConnections::new(options.busy_threads),
             options,
             clock: Clock,
+            tls,
+            strangers: Strangers::default(),
             membership,
             access,
             memory,
@@ -175,12 +185,17 @@ impl Front {
     /// Registers a connection. `None`: there are too many.
     pub fn connect(&self, remote: Option<SocketAddr>, local: Option<SocketAddr>) -> Option<Arc<Client>> {
         let mut clients = self.clients.lock();
-        if clients.len() >= self.options.max_connections {
+        let asks = self.access.enabled;
+        let most = self.options.max_connections;
+        if clients.len() >= most || asks && !self.strangers.have_room(most) {
             self.metrics.connections_rejected.add(1);
             return None;
         }
         let id = self.next_client.fetch_add(1, Ordering::Relaxed) + 1;
         let client = Arc::new(Client { local, ..Client::new(id, remote, &self.memory) });
+        if asks {
+            self.set_stranger(&client, true);
+        }
         clients.insert(id, client.clone());
         self.metrics.connections_created.add(1);
         Some(client)
@@ -189,6 +204,16 @@ impl Front {
     /// Forgets a connection.
     pub fn disconnect(&self, client: &Client) {
         self.clients.lock().remove(&client.id);
+        self.set_stranger(client, false);
+    }
+
+    /// Notes whether somebody knows who a client is.
+    pub(crate) fn set_stranger(&self, client: &Client, is: bool) {
+        match (client.is_stranger.swap(is, Ordering::Relaxed), is) {
+            (false, true) => self.strangers.add(),
+            (true, false) => self.strangers.remove(),
+            _ => {}
+        }
     }
 
     /// Counts a client's connection as long as the result lives.

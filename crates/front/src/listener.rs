@@ -17,6 +17,8 @@ use crate::connection;
 use crate::front::Front;
 use crate::role::Role;
 use crate::stream::ClientStream;
+use crate::tls::TlsMode;
+use crate::tls::stream::TlsStream;
 
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 4096;
@@ -125,7 +127,7 @@ impl Listeners {
             tokio::spawn(accept_unix(listener, path, role.clone()));
         }
         let port = role.front().port.load(Ordering::Relaxed) as i32;
-        let attributes = doc! { "port": port, "ssl": "off" };
+        let attributes = doc! { "port": port, "ssl": if role.front().tls.is_some() { "on" } else { "off" } };
         crate::log::info(
             "NETWORK",
             crate::log::ids::WAITING_FOR_CONNECTIONS,
@@ -250,7 +252,40 @@ async fn first_word(stream: &TcpStream, known: &[[u8; 4]]) -> Option<[u8; 4]> {
     }
 }
 
+/// Has a client that wants TLS begin with it. `None`: it wants none, and need not.
+///
+/// Errors: why it is not served.
+async fn with_tls(
+    stream: &mut ClientStream,
+    client: &Client,
+    front: &Front,
+) -> io::Result<Option<TlsStream>> {
+    let (Some(tls), ClientStream::Tcp(tcp)) = (&front.tls, &*stream) else { return Ok(None) };
+    if !crate::tls::stream::begins(tcp).await {
+        return match tls.mode() {
+            TlsMode::Require => {
+                let text = "The server is configured to only allow SSL connections";
+                Err(io::Error::new(io::ErrorKind::InvalidData, text))
+            }
+            TlsMode::Allow | TlsMode::Prefer => Ok(None),
+        };
+    }
+    let begun = TlsStream::accept(std::mem::replace(stream, ClientStream::Lost), tls).await?;
+    client.access.lock().certificate = Some(begun.subject());
+    Ok(Some(begun))
+}
+
 async fn serve(mut stream: ClientStream, client: Arc<Client>, role: Arc<dyn Role>) {
+    match with_tls(&mut stream, &client, role.front()).await {
+        Ok(None) => {}
+        Ok(Some(tls)) => return connection::serve(tls, client, role).await,
+        Err(error) => {
+            let attributes = doc! { "remote": &client.remote_text(), "error": &error.to_string() };
+            let text = "Error receiving request from client. Ending connection from remote";
+            crate::log::info("NETWORK", crate::log::ids::CONNECTION_BROKEN, &client.context(), text, Some(attributes));
+            return role.front().disconnect(&client);
+        }
+    }
     let words = role.words();
     if !words.is_empty()
         && let ClientStream::Tcp(tcp) = &stream

@@ -28,6 +28,8 @@ pub struct FrontOptions {
     pub authorization: bool,
     /// By what members of the deployment know each other (`--keyFile`).
     pub keys: Option<sheaf_auth::Keys>,
+    /// Whether and how TLS is spoken.
+    pub tls: Option<crate::tls::TlsOptions>,
     /// Whether members and clients are taken, too, that prove nothing, while others get their keys.
     pub transition_to_auth: bool,
     /// Whether clients' JavaScript runs (`--noscripting`); of the whole process.
@@ -62,6 +64,7 @@ impl Default for FrontOptions {
             ],
             authorization: false,
             keys: None,
+            tls: None,
             transition_to_auth: false,
             javascript: true,
             parameters: Vec::new(),

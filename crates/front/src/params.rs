@@ -53,7 +53,7 @@ const PARAMETERS: &[Parameter] = &[
     parameter("allowMultipleArbiters", Bool(false), Startup, ANY),
     parameter("analyzeShardKeyNumRanges", Int(100), Both, POSITIVE),
     parameter("automationServiceDescriptor", Text(""), Both, (0.0, 64.0)),
-    parameter("authenticationMechanisms", Text("SCRAM-SHA-1,SCRAM-SHA-256"), Startup, ANY),
+    parameter("authenticationMechanisms", Text("MONGODB-X509,SCRAM-SHA-1,SCRAM-SHA-256"), Startup, ANY),
     parameter("clientCursorMonitorFrequencySecs", Int(4), Both, POSITIVE),
     parameter("cursorTimeoutMillis", Int(600_000), Both, ANY),
     parameter("enableLocalhostAuthBypass", Bool(true), Startup, ANY),
@@ -246,7 +246,9 @@ impl Parameters {
             bail!(Code::BAD_VALUE, "Cannot use --setParameter to set '{name}' at startup");
         }
         if name == "authenticationMechanisms"
-            && let Some(unknown) = text.split(',').find(|name| Mechanism::from_name(name.trim()).is_none())
+            && let Some(unknown) = text
+                .split(',')
+                .find(|name| name.trim() != "MONGODB-X509" && Mechanism::from_name(name.trim()).is_none())
         {
             bail!(Code::BAD_VALUE, "SASL Mechanism '{unknown}' is not supported");
         }

@@ -1,6 +1,7 @@
 //! The conversations by which clients prove who they are, as `saslStart`, `saslContinue` and `hello` lead them.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use rand::Rng;
 use sheaf_auth::server::{self, First};
@@ -131,6 +132,40 @@ pub fn go_on(request: &Request<'_>, id: i32, payload: &[u8]) -> Result<Answer> {
     }
 }
 
+/// The mechanism by which certificates prove who a client is.
+const X509: &str = "MONGODB-X509";
+
+/// Logs the client in whom its certificate names, if that is the one that it says; gives the name.
+///
+/// Errors: `ProtocolError`, `MechanismUnavailable`, `AuthenticationFailed`.
+pub fn by_certificate(request: &Request<'_>, said: Option<&str>) -> Result<String> {
+    let Some(shown) = request.client.access.lock().certificate.clone() else {
+        bail!(Code::PROTOCOL_ERROR, "SSL support is required for the MONGODB-X509 mechanism.");
+    };
+    if request.db != "$external" {
+        bail!(Code::PROTOCOL_ERROR, "X.509 authentication must always use the $external database.");
+    }
+    let mechanisms = request.front.parameters.text("authenticationMechanisms");
+    if !mechanisms.split(',').any(|name| name.trim() == X509) {
+        bail!(
+            Code::MECHANISM_UNAVAILABLE,
+            "Received authentication for mechanism {X509} which is not enabled"
+        );
+    }
+    let refused = |name: &str, why: &str| {
+        let why = Error::new(Code::AUTHENTICATION_FAILED, why);
+        refuse(request, X509, &UserName::new(name, "$external"), &why)
+    };
+    let Some(subject) = shown else {
+        return Err(refused("", "No verified subject name available from client"));
+    };
+    if said.is_some_and(|said| said != subject) {
+        return Err(refused(&subject, "There is no x.509 client certificate matching the user."));
+    }
+    log_in(request, X509, &UserName::new(subject.clone(), "$external"))?;
+    Ok(subject)
+}
+
 fn find(request: &Request<'_>, user: &UserName) -> Result<Option<Arc<Account>>> {
     if let Some(members) = request.front.access.members(user) {
         return Ok(Some(members));
@@ -162,6 +197,7 @@ fn log_in(request: &Request<'_>, mechanism: &str, user: &UserName) -> Result<()>
     }
     access.login = Some(Login { name: user.clone(), id: account.user.id });
     drop(access);
+    request.front.set_stranger(request.client, false);
     let attributes = doc! {
         "client": &request.client.remote_text(), "isSpeculative": false, "isClusterMember": account.is_member(),
         "mechanism": mechanism, "user": &user.user, "db": &user.db, "result": 0,
@@ -192,6 +228,10 @@ fn refuse(request: &Request<'_>, mechanism: &str, user: &UserName, why: &Error) 
         "Failed to authenticate",
         Some(attributes),
     );
+    if let Some(remote) = request.client.remote {
+        let delay = request.front.strangers.failed(remote.ip().to_canonical());
+        request.client.delay.store(delay.as_millis() as u64, Ordering::Relaxed);
+    }
     server::failed()
 }
 

@@ -47,7 +47,13 @@ pub struct Settings {
     pub transition_to_auth: Option<bool>,
     /// Keys that no file has: those of a cluster within one process.
     pub own_keys: Option<sheaf_auth::Keys>,
-    pub tls: Option<bool>,
+    pub tls_mode: Option<String>,
+    pub tls_certificate_key_file: Option<PathBuf>,
+    pub tls_ca_file: Option<PathBuf>,
+    pub tls_crl_file: Option<PathBuf>,
+    pub tls_without_certificates: Option<bool>,
+    pub tls_disabled_protocols: Option<String>,
+    pub tls_fips: Option<bool>,
     pub metrics_port: Option<u16>,
 }
 
@@ -98,7 +104,13 @@ impl Settings {
             cluster_auth_mode,
             transition_to_auth,
             own_keys,
-            tls,
+            tls_mode,
+            tls_certificate_key_file,
+            tls_ca_file,
+            tls_crl_file,
+            tls_without_certificates,
+            tls_disabled_protocols,
+            tls_fips,
             metrics_port,
             javascript,
         )
@@ -189,7 +201,15 @@ fn apply(settings: &mut Settings, path: &str, value: &Value) -> Result<(), Strin
             settings.unix_socket_permissions = Some(number(path, value)? as u32);
         }
         "net.compression.compressors" => settings.compressors = Some(text(path, value)?),
-        "net.tls.mode" | "net.ssl.mode" => settings.tls = Some(text(path, value)? != "disabled"),
+        "net.tls.mode" => settings.tls_mode = Some(text(path, value)?),
+        "net.tls.certificateKeyFile" => settings.tls_certificate_key_file = Some(path_of(value)?),
+        "net.tls.CAFile" => settings.tls_ca_file = Some(path_of(value)?),
+        "net.tls.CRLFile" => settings.tls_crl_file = Some(path_of(value)?),
+        "net.tls.allowConnectionsWithoutCertificates" => {
+            settings.tls_without_certificates = Some(boolean(path, value)?);
+        }
+        "net.tls.disabledProtocols" => settings.tls_disabled_protocols = Some(text(path, value)?),
+        "net.tls.FIPSMode" => settings.tls_fips = Some(boolean(path, value)?),
         "systemLog.destination" => {
             let destination = text(path, value)?;
             if destination != "file" {

@@ -143,9 +143,27 @@ pub struct ProcessFlags {
     /// For the change to keyFile, member by member: take also clients and members that prove nothing
     #[arg(long = "transitionToAuth")]
     pub transition_to_auth: bool,
-    /// Not supported
-    #[arg(long = "tlsMode")]
+    /// Whether clients may speak TLS (allowTLS, preferTLS), must (requireTLS), or cannot (disabled)
+    #[arg(long = "tlsMode", value_name = "MODE")]
     pub tls_mode: Option<String>,
+    /// File with the server's certificate and its key
+    #[arg(long = "tlsCertificateKeyFile", value_name = "FILE")]
+    pub tls_certificate_key_file: Option<PathBuf>,
+    /// File with the certificates of those who sign clients' certificates
+    #[arg(long = "tlsCAFile", value_name = "FILE")]
+    pub tls_ca_file: Option<PathBuf>,
+    /// File with lists of certificates that do not hold any more
+    #[arg(long = "tlsCRLFile", value_name = "FILE")]
+    pub tls_crl_file: Option<PathBuf>,
+    /// Clients may have no certificate
+    #[arg(long = "tlsAllowConnectionsWithoutCertificates")]
+    pub tls_without_certificates: bool,
+    /// Versions that are not spoken, with commas between: TLS1_2, TLS1_3; older ones never are
+    #[arg(long = "tlsDisabledProtocols", value_name = "VERSIONS")]
+    pub tls_disabled_protocols: Option<String>,
+    /// Not supported
+    #[arg(long = "tlsFIPSMode")]
+    pub tls_fips: bool,
 }
 
 /// mongod's flags.
@@ -338,7 +356,13 @@ impl ProcessFlags {
             key_file: self.key_file.clone(),
             cluster_auth_mode: self.cluster_auth_mode.clone(),
             transition_to_auth: self.transition_to_auth.then_some(true),
-            tls: self.tls_mode.as_ref().map(|mode| mode != "disabled"),
+            tls_mode: self.tls_mode.clone(),
+            tls_certificate_key_file: self.tls_certificate_key_file.clone(),
+            tls_ca_file: self.tls_ca_file.clone(),
+            tls_crl_file: self.tls_crl_file.clone(),
+            tls_without_certificates: self.tls_without_certificates.then_some(true),
+            tls_disabled_protocols: self.tls_disabled_protocols.clone(),
+            tls_fips: self.tls_fips.then_some(true),
             ..Settings::default()
         })
     }

@@ -1,4 +1,4 @@
-//! How a client proves who it is, and takes it back. There are no certificates yet, so `authenticate` knows nobody.
+//! How a client proves who it is, and takes it back.
 
 use sheaf_bson::{RawDoc, Value};
 use sheaf_errors::{Code, Result, bail};
@@ -99,10 +99,13 @@ impl<'a> Command<'a, Request<'a>> for SaslContinue<'a> {
     }
 }
 
-/// `{authenticate: 1, ...}`.
-pub struct Authenticate;
+/// `{authenticate: 1, mechanism: "MONGODB-X509", user: ...}`.
+pub struct Authenticate<'a> {
+    mechanism: Option<&'a str>,
+    user: Option<&'a str>,
+}
 
-impl<'a> Command<'a, Request<'a>> for Authenticate {
+impl<'a> Command<'a, Request<'a>> for Authenticate<'a> {
     const NAME: &'static str = "authenticate";
     const SPEC: Spec = Spec {
         aliases: &[],
@@ -124,12 +127,17 @@ impl<'a> Command<'a, Request<'a>> for Authenticate {
     };
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {
+        let (mechanism, user) = (args.optional("mechanism")?, args.optional("user")?);
         args.ignore_rest();
-        Ok(Authenticate)
+        Ok(Authenticate { mechanism, user })
     }
 
-    fn run(self, _: &Request<'a>) -> Result<Reply> {
-        bail!(Code::AUTHENTICATION_FAILED, "Authentication failed.")
+    fn run(self, op: &Request<'a>) -> Result<Reply> {
+        if self.mechanism.is_some_and(|mechanism| mechanism != "MONGODB-X509") {
+            bail!(Code::AUTHENTICATION_FAILED, "Authentication failed.");
+        }
+        let user = sasl::by_certificate(op, self.user)?;
+        Ok(Reply::ok().with("dbname", op.db).with("user", &user))
     }
 }
 
@@ -165,6 +173,9 @@ impl<'a> Command<'a, Request<'a>> for Logout {
     fn run(self, op: &Request<'a>) -> Result<Reply> {
         let mut access = op.client.access.lock();
         access.login = access.login.take().filter(|login| login.name.db != op.db);
+        let is_stranger = op.front.access.enabled && access.login.is_none();
+        drop(access);
+        op.front.set_stranger(op.client, is_stranger);
         Ok(Reply::ok())
     }
 }

@@ -12,6 +12,7 @@ use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use super::{Connection, IDLE_BUFFER_BYTES, reason};
 use crate::buffers::{self, Claim, FREE_BYTES};
+use crate::strangers::{FIRST_WORD, MESSAGE_BYTES};
 use crate::stream::Socket;
 
 /// A large buffer is given back when the connection has been silent for this long.
@@ -50,6 +51,7 @@ impl<S: Socket> Connection<S> {
                         return Err(reason(error));
                     }
                 };
+                self.check_stranger(length)?;
                 if self.filled >= length {
                     return Ok(Arrival::Message(length));
                 }
@@ -98,13 +100,15 @@ impl<S: Socket> Connection<S> {
             let large = self.buffer.len() > IDLE_BUFFER_BYTES;
             let reading = self.stream.read(&mut self.buffer[self.filled..]);
             let result = match (moved, large) {
-                (None, false) => Ok(reading.await),
+                (None, false) if self.greeted => Ok(reading.await),
+                (None, false) => tokio::time::timeout(FIRST_WORD, reading).await,
                 (None, true) => tokio::time::timeout(SILENCE, reading).await,
                 (Some(_), _) => tokio::time::timeout(STEP, reading).await,
             };
             match result {
                 Ok(result) => return result.map(Some).map_err(|error| error.to_string()),
                 Err(_) => match moved {
+                    None if !large => return Err("the client does not say anything".to_owned()),
                     None => {
                         self.buffer = vec![0; IDLE_BUFFER_BYTES];
                         self.room(IDLE_BUFFER_BYTES).await?;
@@ -116,6 +120,14 @@ impl<S: Socket> Connection<S> {
                 },
             }
         }
+    }
+
+    /// Who has not logged in where clients must sends nothing long.
+    pub(super) fn check_stranger(&self, length: usize) -> Result<(), String> {
+        if length > MESSAGE_BYTES && self.client.is_stranger.load(Ordering::Relaxed) {
+            return Err(format!("a message of {length} bytes comes from a client that has not logged in"));
+        }
+        Ok(())
     }
 
     /// Waits until there is memory for a buffer of this size, and says how long.

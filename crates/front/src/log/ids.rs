@@ -15,6 +15,8 @@ ids! {
     AUTHENTICATED = 5286306;
     /// A client has not proved who it is.
     NOT_AUTHENTICATED = 5286307;
+    /// Certificates were read anew.
+    CERTIFICATES_ROTATED = 4913400;
     /// A document fails its collection's validator.
     VALIDATION_FAILED = 20294;
     /// `validate` has found a document that is damaged.

@@ -3,6 +3,7 @@
 pub mod background;
 pub mod security;
 pub mod signals;
+pub mod tls;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -136,6 +137,7 @@ pub fn front_options(
         compressors,
         authorization: security::asks_clients(settings),
         keys: security::keys(settings)?,
+        tls: tls::options(settings)?,
         transition_to_auth: settings.transition_to_auth == Some(true),
         javascript: settings.javascript != Some(false),
         parameters: parameters(settings),

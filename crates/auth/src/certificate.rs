@@ -1,0 +1,195 @@
+//! Whom a certificate names, as MongoDB names users by it: the subject by RFC 2253, last part first.
+//!
+//! It is read of certificates that have been verified; who signed them, and until when they hold, is not looked at here.
+
+use std::fmt::Write;
+
+const SEQUENCE: u8 = 0x30;
+const SET: u8 = 0x31;
+const OBJECT_IDENTIFIER: u8 = 0x06;
+const VERSION: u8 = 0xa0;
+
+/// One value: its tag and its bytes; the rest follows.
+fn take(der: &[u8]) -> Option<(u8, &[u8], &[u8])> {
+    let (&tag, rest) = der.split_first()?;
+    let (&first, rest) = rest.split_first()?;
+    let (length, rest) = match first {
+        0..=0x7f => (usize::from(first), rest),
+        0x81..=0x84 => {
+            let (bytes, rest) = rest.split_at_checked(usize::from(first & 0x7f))?;
+            (bytes.iter().fold(0, |length, byte| length << 8 | usize::from(*byte)), rest)
+        }
+        _ => return None,
+    };
+    let (value, rest) = rest.split_at_checked(length)?;
+    Some((tag, value, rest))
+}
+
+fn take_as(der: &[u8], wanted: u8) -> Option<(&[u8], &[u8])> {
+    take(der).filter(|(tag, ..)| *tag == wanted).map(|(_, value, rest)| (value, rest))
+}
+
+/// The subject of a certificate in DER; `None` for what is no certificate, or one whose subject has no name.
+pub fn subject(der: &[u8]) -> Option<String> {
+    let (certificate, _) = take_as(der, SEQUENCE)?;
+    let (mut signed, _) = take_as(certificate, SEQUENCE)?;
+    if let Some((_, rest)) = take_as(signed, VERSION) {
+        signed = rest;
+    }
+    // Serial number, algorithm, issuer, validity.
+    for _ in 0..4 {
+        signed = take(signed)?.2;
+    }
+    let (mut names, _) = take_as(signed, SEQUENCE)?;
+    let mut parts = Vec::new();
+    while !names.is_empty() {
+        let (set, rest) = take_as(names, SET)?;
+        parts.push(relative_name(set)?);
+        names = rest;
+    }
+    parts.reverse();
+    (!parts.is_empty()).then(|| parts.join(","))
+}
+
+fn relative_name(mut set: &[u8]) -> Option<String> {
+    let mut attributes = Vec::new();
+    while !set.is_empty() {
+        let (attribute, rest) = take_as(set, SEQUENCE)?;
+        let (oid, value) = take_as(attribute, OBJECT_IDENTIFIER)?;
+        attributes.push(format!("{}={}", attribute_name(oid), text(value)?));
+        set = rest;
+    }
+    Some(attributes.join("+"))
+}
+
+fn attribute_name(oid: &[u8]) -> String {
+    let known = match oid {
+        [0x55, 4, 3] => "CN",
+        [0x55, 4, 4] => "SN",
+        [0x55, 4, 5] => "serialNumber",
+        [0x55, 4, 6] => "C",
+        [0x55, 4, 7] => "L",
+        [0x55, 4, 8] => "ST",
+        [0x55, 4, 9] => "STREET",
+        [0x55, 4, 10] => "O",
+        [0x55, 4, 11] => "OU",
+        [0x55, 4, 12] => "title",
+        [0x55, 4, 42] => "GN",
+        [0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 1, 9, 1] => "emailAddress",
+        [0x09, 0x92, 0x26, 0x89, 0x93, 0xf2, 0x2c, 0x64, 1, 1] => "UID",
+        [0x09, 0x92, 0x26, 0x89, 0x93, 0xf2, 0x2c, 0x64, 1, 25] => "DC",
+        _ => return dotted(oid),
+    };
+    known.to_owned()
+}
+
+fn dotted(oid: &[u8]) -> String {
+    let mut numbers: Vec<u64> = Vec::new();
+    let mut number = 0u64;
+    for byte in oid {
+        number = number << 7 | u64::from(byte & 0x7f);
+        if byte & 0x80 == 0 {
+            if numbers.is_empty() {
+                let first = (number / 40).min(2);
+                numbers.extend([first, number - 40 * first]);
+            } else {
+                numbers.push(number);
+            }
+            number = 0;
+        }
+    }
+    numbers.iter().map(u64::to_string).collect::<Vec<_>>().join(".")
+}
+
+/// The text of a value, escaped; what is no text is shown as its bytes.
+fn text(der: &[u8]) -> Option<String> {
+    const UTF8: u8 = 0x0c;
+    const BMP: u8 = 0x1e;
+    let (tag, value, _) = take(der)?;
+    let text = match tag {
+        // Also the printable, the teletex and the IA5 string.
+        UTF8 | 0x12 | 0x13 | 0x16 | 0x1a => String::from_utf8(value.to_vec()).ok()?,
+        0x14 => value.iter().map(|byte| char::from(*byte)).collect(),
+        BMP => {
+            let units: Vec<u16> =
+                value.chunks_exact(2).map(|unit| u16::from_be_bytes([unit[0], unit[1]])).collect();
+            String::from_utf16(&units).ok()?
+        }
+        _ => {
+            let mut hex = "#".to_owned();
+            der.iter().for_each(|byte| _ = write!(hex, "{byte:02X}"));
+            return Some(hex);
+        }
+    };
+    Some(escape(&text))
+}
+
+fn escape(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let last = text.chars().count().saturating_sub(1);
+    for (at, c) in text.chars().enumerate() {
+        match c {
+            ',' | '+' | '"' | '\\' | '<' | '>' | ';' => out.extend(['\\', c]),
+            '#' if at == 0 => out.push_str("\\#"),
+            ' ' if at == 0 || at == last => out.push_str("\\ "),
+            c if c.is_ascii_control() => _ = write!(out, "\\{:02X}", c as u32),
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn value(tag: u8, parts: &[&[u8]]) -> Vec<u8> {
+        let all = parts.concat();
+        let mut out = vec![tag];
+        match all.len() {
+            short @ 0..=127 => out.push(short as u8),
+            long => out.extend([0x82, (long >> 8) as u8, long as u8]),
+        }
+        out.extend(all);
+        out
+    }
+
+    fn attribute(oid: &[u8], tag: u8, text: &[u8]) -> Vec<u8> {
+        value(SEQUENCE, &[&value(OBJECT_IDENTIFIER, &[oid]), &value(tag, &[text])])
+    }
+
+    fn certificate(sets: &[Vec<u8>]) -> Vec<u8> {
+        let names: Vec<Vec<u8>> = sets.iter().map(|set| value(SET, &[set])).collect();
+        let names = value(SEQUENCE, &names.iter().map(Vec::as_slice).collect::<Vec<_>>());
+        let empty = value(SEQUENCE, &[]);
+        let version = value(VERSION, &[&value(2, &[&[2]])]);
+        let serial = value(2, &[&[1; 200]]);
+        let signed = value(SEQUENCE, &[&version, &serial, &empty, &empty, &empty, &names]);
+        value(SEQUENCE, &[&signed, &empty])
+    }
+
+    #[test]
+    fn the_last_part_comes_first() {
+        let der = certificate(&[
+            attribute(&[0x55, 4, 6], 0x13, b"US"),
+            [attribute(&[0x55, 4, 11], 0x0c, b"a+b"), attribute(&[0x55, 4, 10], 0x0c, b" x,y ")].concat(),
+            attribute(&[0x55, 4, 3], 0x0c, "zo\u{eb}\n".as_bytes()),
+            attribute(&[0x2a, 3], 0x04, b"\x01\xff"),
+        ]);
+        assert_eq!(subject(&der).unwrap(), "1.2.3=#040201FF,CN=zo\u{eb}\\0A,OU=a\\+b+O=\\ x\\,y\\ ,C=US");
+    }
+
+    #[test]
+    fn what_is_no_certificate_names_nobody() {
+        let der = certificate(&[attribute(&[0x55, 4, 3], 0x0c, b"ann")]);
+        assert_eq!(subject(&certificate(&[])), None);
+        for length in 0..der.len() - 2 {
+            assert_eq!(subject(&der[..length]), None);
+        }
+        for at in 0..der.len() {
+            let mut broken = der.clone();
+            broken[at] ^= 0x40;
+            let _ = subject(&broken);
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! A client's socket with TLS on it, in whichever hand the socket is.
+
+use std::future::poll_fn;
+use std::io::{self, Read, Write};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use rustls::ServerConnection;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+
+use super::Tls;
+use crate::stream::{ClientStream, Socket};
+
+/// How long the handshake may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The first byte of a client that speaks TLS; read as the first of a message's length it would be one of 22 bytes and a multiple of
+/// 256, whose next bytes no client sends.
+const HANDSHAKE: u8 = 22;
+
+/// Whether a client that has just connected begins with TLS; waits for its first bytes.
+pub async fn begins(stream: &TcpStream) -> bool {
+    let mut first = [0; 3];
+    let mut begun: Option<Instant> = None;
+    loop {
+        let read = stream.peek(&mut first).await;
+        if begun.is_some_and(|begun| begun.elapsed() > PATIENCE) {
+            return false;
+        }
+        match read {
+            // A record of a handshake, and the major version of all that there are.
+            Ok(3) => return first[0] == HANDSHAKE && first[1] == 3 && first[2] <= 4,
+            Ok(n) if n > 0 && first[0] == HANDSHAKE => {
+                begun.get_or_insert_with(Instant::now);
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            _ => return false,
+        }
+    }
+}
+
+/// A socket with TLS on it.
+pub struct TlsStream {
+    inner: ClientStream,
+    connection: ServerConnection,
+    /// Bytes of a write that are encrypted, and of which not all have gone; who writes comes again with them.
+    accepted: usize,
+}
+
+/// The socket as rustls wants it: what cannot be done now is `WouldBlock`.
+struct Io<'s, 'c> {
+    inner: &'s mut ClientStream,
+    cx: &'s mut Context<'c>,
+}
+
+fn now<T>(polled: Poll<io::Result<T>>) -> io::Result<T> {
+    match polled {
+        Poll::Ready(result) => result,
+        Poll::Pending => Err(io::ErrorKind::WouldBlock.into()),
+    }
+}
+
+impl Read for Io<'_, '_> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let mut buffer = ReadBuf::new(into);
+        now(Pin::new(&mut *self.inner).poll_read(self.cx, &mut buffer))?;
+        Ok(buffer.filled().len())
+    }
+}
+
+impl Write for Io<'_, '_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        now(Pin::new(&mut *self.inner).poll_write(self.cx, bytes))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn would_block(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
+}
+
+impl TlsStream {
+    /// Takes a client's handshake.
+    ///
+    /// Errors: it fails, or takes too long.
+    pub async fn accept(inner: ClientStream, tls: &Tls) -> io::Result<TlsStream> {
+        let mut stream = TlsStream { inner, connection: tls.connection()?, accepted: 0 };
+        let handshake = poll_fn(|cx| stream.shake(cx));
+        tokio::time::timeout(PATIENCE, handshake).await.map_err(io::Error::from)??;
+        Ok(stream)
+    }
+
+    /// Whom the client's certificate names, if it has shown one.
+    pub fn subject(&self) -> Option<String> {
+        let certificate = self.connection.peer_certificates()?.first()?;
+        sheaf_auth::certificate_subject(certificate)
+    }
+
+    fn shake(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        loop {
+            if self.poll_drain(cx)?.is_pending() {
+                return Poll::Pending;
+            }
+            if !self.connection.is_handshaking() {
+                return Poll::Ready(Ok(()));
+            }
+            match self.receive(cx) {
+                Ok(0) => return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into())),
+                Ok(_) => {}
+                Err(error) if would_block(&error) => return Poll::Pending,
+                Err(error) => return Poll::Ready(Err(error)),
+            }
+        }
+    }
+
+    /// Reads records and takes them in; 0 at the end.
+    fn receive(&mut self, cx: &mut Context<'_>) -> io::Result<usize> {
+        let read = self.connection.read_tls(&mut Io { inner: &mut self.inner, cx })?;
+        if let Err(error) = self.connection.process_new_packets() {
+            // The other side is told why, if that can be done at once.
+            let _ = self.connection.write_tls(&mut Io { inner: &mut self.inner, cx });
+            return Err(io::Error::new(io::ErrorKind::InvalidData, error));
+        }
+        Ok(read)
+    }
+
+    /// Writes what is encrypted.
+    fn poll_drain(&mut self, cx: &mut Context<'_>) -> io::Result<Poll<()>> {
+        while self.connection.wants_write() {
+            match self.connection.write_tls(&mut Io { inner: &mut self.inner, cx }) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(_) => {}
+                Err(error) if would_block(&error) && !self.inner.is_direct() => return Ok(Poll::Pending),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(Poll::Ready(()))
+    }
+}
+
+impl Socket for TlsStream {
+    fn is_direct(&self) -> bool {
+        self.inner.is_direct()
+    }
+
+    fn to_thread(&mut self, silence: Duration, patience: Duration) -> io::Result<()> {
+        self.inner.to_thread(silence, patience)
+    }
+
+    fn leave_reactor(&mut self) -> io::Result<()> {
+        self.inner.leave_reactor()
+    }
+
+    fn to_reactor(&mut self) -> io::Result<()> {
+        self.inner.to_reactor()
+    }
+
+    fn is_gone(&self) -> bool {
+        self.inner.is_gone()
+    }
+}
+
+impl AsyncRead for TlsStream {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        loop {
+            match this.connection.reader().read(buffer.initialize_unfilled()) {
+                Ok(n) => {
+                    buffer.advance(n);
+                    return Poll::Ready(Ok(()));
+                }
+                // Closed without a word: so do many.
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Poll::Ready(Ok(())),
+                Err(error) if would_block(&error) => {}
+                Err(error) => return Poll::Ready(Err(error)),
+            }
+            match this.receive(cx) {
+                Ok(_) => {}
+                Err(error) if would_block(&error) && !this.inner.is_direct() => return Poll::Pending,
+                Err(error) => return Poll::Ready(Err(error)),
+            }
+            // Answers of the protocol itself go with what is written next, if not at once.
+            if this.accepted == 0
+                && let Err(error) = this.poll_drain(cx)
+                && !would_block(&error)
+            {
+                return Poll::Ready(Err(error));
+            }
+        }
+    }
+}
+
+impl AsyncWrite for TlsStream {
+    /// Gives a number when so many bytes have gone, not before: nobody would write the rest.
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        if this.accepted == 0 {
+            this.accepted = this.connection.writer().write(bytes)?;
+        }
+        match this.poll_drain(cx) {
+            Ok(Poll::Ready(())) => Poll::Ready(Ok(std::mem::take(&mut this.accepted))),
+            Ok(Poll::Pending) => Poll::Pending,
+            Err(error) => Poll::Ready(Err(error)),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.get_mut().poll_drain(cx)?.map(Ok)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        this.connection.send_close_notify();
+        let _ = this.poll_drain(cx);
+        Pin::new(&mut this.inner).poll_shutdown(cx)
+    }
+}

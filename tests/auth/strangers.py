@@ -1,0 +1,110 @@
+"""What a client that has not logged in can do to a server that asks who its clients are: little."""
+
+import socket
+import struct
+import time
+
+import bson
+from common import connect, fails
+
+PASSWORD = "pencil-7731"
+SECRET = b"planted-secret-5581"
+
+
+def message(body, op=2013, response_to=0):
+    payload = struct.pack("<I", 0) + b"\0" + bson.encode(body)
+    return struct.pack("<iiii", 16 + len(payload), 7, response_to, op) + payload
+
+
+def wire(server):
+    connection = socket.create_connection(("127.0.0.1", server.port))
+    connection.settimeout(10)
+    return connection
+
+
+def everything_from(connection):
+    answer = b""
+    try:
+        while part := connection.recv(65536):
+            answer += part
+    except (ConnectionError, TimeoutError):
+        pass
+    return answer
+
+
+def first_user(server):
+    with connect(server) as client:
+        client.admin.command("createUser", "root", pwd=PASSWORD, roles=["root"])
+    root = connect(server, "root", PASSWORD)
+    # It has been in the server's memory, in messages of all lengths.
+    for length in (1, 10, 100, 1000):
+        root.lib.secrets.insert_many([{"text": SECRET.decode() * length} for _ in range(10)])
+        assert len(list(root.lib.secrets.find())) >= 10
+
+
+def long_messages(server):
+    """16 KiB are enough to log in; who has logged in may send more."""
+    with wire(server) as connection:
+        connection.sendall(message({"ping": 1, "comment": "x" * 16_000, "$db": "admin"}))
+        assert b"ok" in connection.recv(65536)
+        connection.sendall(message({"ping": 1, "comment": "x" * 17_000, "$db": "admin"})[:8000])
+        assert everything_from(connection) == b""
+    root = connect(server, "root", PASSWORD)
+    root.admin.command("ping", comment="x" * 100_000)
+
+
+def lying_lengths(server):
+    """Whatever a message says of its length, no byte comes back that was not meant for this client."""
+    ping = message({"ping": 1, "$db": "admin"})[16:]
+    # Of snappy: a literal, as it is, behind its length.
+    snappy = lambda data, told: varint(told) + bytes([61 << 2]) + struct.pack("<H", len(data) - 1) + data
+    for compressor, pack in [(0, lambda data, _: data), (1, snappy)]:
+        for told in (0, 1, len(ping) - 1, len(ping) + 1, len(ping) + 500, 10_000, 16_000, 2**31 - 1):
+            for within in (len(ping), told):
+                packed = struct.pack("<iiB", 2013, told, compressor) + pack(ping, within & 0xFFFFFFFF)
+                refuse_or_ping(server, struct.pack("<iiii", 16 + len(packed), 7, 0, 2012) + packed)
+    for length in (0, 15, 16, 17, 20, 2**31 - 1, -1):
+        refuse_or_ping(server, struct.pack("<iiii", length, 7, 0, 2013) + ping)
+    # Documents and sections that say that they are longer than the message.
+    for change in (5, 6):
+        for value in (0, 1, 255):
+            body = bytearray(message({"ping": 1, "text": "x", "$db": "admin"}))
+            body[16 + change] = value
+            refuse_or_ping(server, bytes(body))
+    connect(server, "root", PASSWORD).admin.command("ping")
+
+
+def refuse_or_ping(server, sent):
+    with wire(server) as connection:
+        connection.sendall(sent)
+        connection.shutdown(socket.SHUT_WR)
+        answer = everything_from(connection)
+    assert SECRET not in answer and len(answer) < 2000, (sent, answer)
+
+
+def varint(number):
+    out = bytearray()
+    while number > 127:
+        out.append(number & 127 | 128)
+        number >>= 7
+    return bytes(out + bytes([number]))
+
+
+def wrong_passwords(server):
+    """Who is wrong often waits longer; others of the server do not."""
+    def attempt(password):
+        began = time.monotonic()
+        with connect(server, "root", password) as client:
+            fails(18, lambda: client.admin.command("ping"))
+        return time.monotonic() - began
+
+    for at in range(20):
+        attempt(f"wrong {at}")
+    assert attempt("wrong again") > 0.5
+    with connect(server, "root", PASSWORD) as root:
+        began = time.monotonic()
+        root.admin.command("ping")
+        assert time.monotonic() - began < 0.5
+
+
+CHECKS = [first_user, long_messages, lying_lengths, wrong_passwords]

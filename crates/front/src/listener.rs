@@ -282,7 +282,13 @@ async fn serve(mut stream: ClientStream, client: Arc<Client>, role: Arc<dyn Role
         Err(error) => {
             let attributes = doc! { "remote": &client.remote_text(), "error": &error.to_string() };
             let text = "Error receiving request from client. Ending connection from remote";
-            crate::log::info("NETWORK", crate::log::ids::CONNECTION_BROKEN, &client.context(), text, Some(attributes));
+            crate::log::info(
+                "NETWORK",
+                crate::log::ids::CONNECTION_BROKEN,
+                &client.context(),
+                text,
+                Some(attributes),
+            );
             return role.front().disconnect(&client);
         }
     }

@@ -15,6 +15,7 @@ use crate::stages::*;
 pub static STAGES: &[&StageEntry] = &[
     &densify::INTERNAL_DENSIFY,
     &window::INTERNAL_SET_WINDOW_FIELDS,
+    &sort_key::INTERNAL_SORT_KEY,
     &unpack_bucket::INTERNAL_UNPACK_BUCKET,
     &project::ADD_FIELDS,
     &bucket::BUCKET,

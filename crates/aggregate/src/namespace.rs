@@ -21,10 +21,7 @@ impl Namespace {
     pub(crate) fn is_valid(&self) -> bool {
         let Namespace { database, collection } = self;
         let database = !database.is_empty() && !database.contains(['/', '\\', '.', ' ', '"', '$', '\0']);
-        let collection = !collection.is_empty()
-            && !collection.starts_with('.')
-            && !collection.ends_with('.')
-            && !collection.contains('\0');
+        let collection = !collection.is_empty() && !collection.starts_with('.') && !collection.contains('\0');
         database && collection
     }
 }

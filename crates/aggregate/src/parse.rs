@@ -10,6 +10,7 @@ use crate::optimize;
 use crate::pipeline::{Given, Pipeline};
 use crate::stage::{Place, Shape, SharedStage, StageCx, StageEntry, StagePosition};
 use crate::stages::change_stream::Start;
+use crate::stages::sort_key;
 
 /// What a stage takes besides the bytes that it was given as and what is counted for its parts: in lists, which have room for
 /// four, and where it is shared.
@@ -70,6 +71,7 @@ pub(crate) fn pipeline(stages: RawDoc<'_>, cx: &mut StageCx<'_>) -> Result<Pipel
     }
     check_change_stream(&entries, &mut pipeline.stages)?;
     check_text_score(&pipeline.stages)?;
+    sort_key::attach(&mut pipeline.stages);
     optimize::optimize(&mut pipeline.stages);
     pipeline.check_order();
     Ok(pipeline)

@@ -284,7 +284,10 @@ pub enum Shape<'s> {
     /// `$project`, `$unset`, `$addFields`, `$set`.
     Project(&'s Projection),
     /// `$group`, `$sortByCount`, `$bucket`, and what is short for a group.
-    Group,
+    Group {
+        /// The path whose distinct values are all that it gives.
+        distinct: Option<&'s FieldPath>,
+    },
     /// `$bucketAuto`.
     BucketAuto,
     /// `$lookup`, and where the array of found documents goes.

@@ -12,6 +12,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use sheaf_aggregate::Shape as StageShape;
 use sheaf_aggregate::{
     Database, MergeIndex, MergeWrite, Namespace, OutWriter, Pipeline, Probe, SharedDatabase, StatsSource,
 };
@@ -274,6 +275,13 @@ pub fn head_query(pipeline: &Pipeline) -> (Query, usize) {
         .dependencies_from(done)
         .filter(|deps| deps.metadata.is_empty())
         .map(|deps| deps.paths.into_iter().collect());
+    // A group without accumulators wants each value once, which an index may give without looking at every key.
+    let plain = query.sort.is_none() && query.skip == 0 && query.limit.is_none();
+    if let (true, Some(StageShape::Group { distinct: Some(path) })) =
+        (plain, pipeline.stages().get(done).map(|stage| stage.shape()))
+    {
+        query.distinct = Some(path.dotted());
+    }
     (query, done)
 }
 

@@ -48,7 +48,7 @@ impl Stage for Count {
     }
 
     fn shape(&self) -> Shape<'_> {
-        Shape::Group
+        Shape::Group { distinct: None }
     }
 
     fn halves(&self) -> Option<Halves> {

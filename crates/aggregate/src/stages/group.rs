@@ -154,7 +154,8 @@ impl Stage for Group {
     }
 
     fn shape(&self) -> Shape<'_> {
-        Shape::Group
+        let distinct = self.id.as_path().filter(|_| self.accumulations.is_empty());
+        Shape::Group { distinct }
     }
 
     fn spec(&self) -> Option<DocBuf> {

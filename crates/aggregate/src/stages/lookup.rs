@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use sheaf_bson::{ArrayWriter, Bump, DocBuf, OwnedValue, RawDoc, Type, Value};
 use sheaf_errors::{Code, Result, bail};
-use sheaf_expr::{Deps, Expr, FieldPath, Slot};
+use sheaf_expr::{Deps, Expr, FieldPath, ParseCx, Slot};
 use sheaf_meter::Held;
 use sheaf_query::matcher::Matcher;
 
-use sheaf_rows::{BoxOperator, Cx, Documents, Figures, Operator, Row, Step, let_go, pull, tally};
+use sheaf_rows::{BoxOperator, Cx, Documents, Empty, Figures, Operator, Row, Step, let_go, pull, tally};
 
 use super::unwind::Unwind;
 use crate::database::SharedDatabase;
@@ -20,7 +20,9 @@ use crate::parse;
 use crate::pipeline::SharedPipeline;
 use crate::print;
 use crate::rewrite::{rewrite, rewrite_into};
-use crate::stage::{Needs, Place, Reads, Shape, SharedStage, Split, Stage, StageCx, StageEntry};
+use crate::stage::{
+    Needs, Place, Reads, Shape, SharedStage, Split, Stage, StageCx, StageEntry, StagePosition,
+};
 
 /// `$lookup`.
 pub(crate) const LOOKUP: StageEntry = StageEntry::new("$lookup", parse, Split::Shards, Needs::Foreign);
@@ -132,16 +134,21 @@ pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<Sha
         bail!(Code::FAILED_TO_PARSE, "$lookup with a 'let' argument must also specify 'pipeline'");
     }
     let output = FieldPath::parse(output)?;
-    let database = cx.namespace.database.clone();
-    let from = spec.from.clone().unwrap_or_else(|| Namespace::new(database, ""));
-    let (variables, pipeline) = parse_pipeline(&spec, &from, cx)?;
-    if spec.from.is_none() && !pipeline.as_ref().is_some_and(|pipeline| pipeline.has_own_source()) {
+    // Without a collection the documents have to come from the first stage.
+    let first = spec.pipeline.and_then(|stages| stages.values().next()?.as_doc()?.iter().next());
+    let makes_documents = |stage: sheaf_bson::Element<'_>| {
+        cx.entry(stage.key()).is_none_or(|entry| entry.position == StagePosition::First)
+    };
+    if spec.from.is_none() && !first.is_some_and(makes_documents) {
         bail!(
             Code::FAILED_TO_PARSE,
             "missing 'from' option to $lookup stage specification: {}",
             print::document(document)
         );
     }
+    let database = cx.namespace.database.clone();
+    let from = spec.from.clone().unwrap_or_else(|| Namespace::new(database, ""));
+    let (variables, pipeline) = parse_pipeline(&spec, &from, cx)?;
     Ok(vec![Arc::new(Lookup { from, output, equality, variables, pipeline })])
 }
 
@@ -260,7 +267,9 @@ struct LookupRun {
 
 impl LookupRun {
     fn new(stage: Arc<Lookup>, input: BoxOperator, database: SharedDatabase) -> Self {
-        let equality = stage.equality.as_ref();
+        // Documents that the pipeline makes itself are compared where they come from.
+        let makes_its_own = stage.pipeline.as_ref().is_some_and(|pipeline| pipeline.has_own_source());
+        let equality = stage.equality.as_ref().filter(|_| !makes_its_own);
         let join = equality.map(|(_, foreign)| Join::new(database.clone(), stage.from.clone(), foreign));
         let constant = stage.is_constant();
         LookupRun {
@@ -302,12 +311,22 @@ impl LookupRun {
         }
         let database = &self.database;
         let mut kept = sheaf_meter::reserve(0)?;
+        let own = match &stage.equality {
+            Some((local, foreign)) if pipeline.has_own_source() => {
+                local_values(self.input.row().document(), local.parts(), &mut self.values);
+                Some(equal_to_any(foreign, &self.values)?)
+            }
+            _ => None,
+        };
         let run = cx.lend_variables(&mut variables, |cx| match joined {
             Some((documents, held)) => {
                 kept = held;
                 Ok(pipeline.open(Box::new(Documents::new(documents)), database))
             }
-            None if pipeline.has_own_source() => Ok(pipeline.open_own(database)),
+            None if pipeline.has_own_source() => match &own {
+                Some(equality) => open_equal(pipeline, equality, database, cx),
+                None => Ok(pipeline.open_own(database)),
+            },
             None => database.run(&stage.from, pipeline, cx),
         })?;
         let keep = self.constant.then(Vec::new);
@@ -395,6 +414,35 @@ impl LookupRun {
         self.input.release();
         crate::check_made(RawDoc::new(&self.output))
     }
+}
+
+/// The condition that a field equals one of some values.
+fn equal_to_any(field: &str, values: &[OwnedValue]) -> Result<Matcher> {
+    let filter = DocBuf::build(|out| {
+        let mut any = out.array("$or");
+        for value in values {
+            any.document().document(field).append("$eq", value.as_value());
+        }
+    });
+    Matcher::parse(filter.as_raw(), &mut ParseCx::new())
+}
+
+/// Starts a pipeline that makes its documents itself: those that match go on to the stages after the first.
+fn open_equal(
+    pipeline: &SharedPipeline,
+    equality: &Matcher,
+    database: &SharedDatabase,
+    cx: &mut Cx<'_>,
+) -> Result<BoxOperator> {
+    let mut source = pipeline.stages()[0].clone().open(Box::new(Empty::default()), database);
+    let mut matching = Vec::new();
+    while pull(&mut source, cx)? {
+        let row = source.row();
+        if equality.matches_doc(row.document())? {
+            matching.push(DocBuf::from(row.document()));
+        }
+    }
+    Ok(pipeline.open_from(1, Box::new(Documents::new(matching)), database))
 }
 
 /// What a join found, with its account.

@@ -26,6 +26,7 @@ pub mod server;
 pub(crate) mod set_aside;
 pub mod skip;
 pub mod sort;
+pub mod sort_key;
 pub mod stats;
 pub mod union;
 pub mod unpack_bucket;

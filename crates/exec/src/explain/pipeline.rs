@@ -251,7 +251,7 @@ fn own_figures(out: &mut DocWriter<'_, Vec<u8>>, shape: Shape<'_>, own: &Figures
         out.append("spilledDataStorageSize", spilled.bytes as i64);
     };
     match shape {
-        Shape::Group => {
+        Shape::Group { .. } => {
             out.append("totalOutputDataSizeBytes", own.output_bytes as i64);
             disk(out);
             out.append("numBytesSpilledEstimate", spilled.bytes as i64);

@@ -137,6 +137,10 @@ impl Update {
     ) -> Result<Option<DocBuf>> {
         let new = match &self.0 {
             Kind::Modifiers(modifiers) => modifiers.apply(doc, cx, insert, arena)?,
+            Kind::Replacement(replacement) if !insert => {
+                check_replacement(replacement.as_raw())?;
+                Some(replace(doc, replacement.as_raw(), cx.timestamp))
+            }
             Kind::Replacement(replacement) => Some(replace(doc, replacement.as_raw(), cx.timestamp)),
             Kind::Pipeline(pipeline) => Some(pipeline.apply(doc, arena)?),
         };
@@ -232,7 +236,6 @@ impl Kind {
                         "arrayFilters may not be specified for replacement-style updates"
                     );
                 }
-                check_replacement(doc)?;
                 sheaf_meter::grow(doc.len())?;
                 Kind::Replacement(DocBuf::from(doc))
             }
@@ -241,7 +244,7 @@ impl Kind {
     }
 }
 
-/// A replacement may hold dollar-prefixed names below the top level only.
+/// A replacement of a document may hold dollar-prefixed names below the top level only; one that is inserted may at the top, too.
 fn check_replacement(doc: RawDoc<'_>) -> Result<()> {
     for element in doc.iter() {
         let key = element.key();

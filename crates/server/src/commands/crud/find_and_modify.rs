@@ -279,7 +279,7 @@ impl<'a> FindAndModify<'a> {
             let statement = UpdateStatement { query, update, multi: false, upsert: self.upsert };
             OneChange::Update { statement, new: self.new }
         };
-        cx.finish_as("Failed to optimize pipeline")?;
+        // What an update's constants come to is found out when it meets a document.
         Ok((action, projection))
     }
 

@@ -330,8 +330,8 @@ impl<'a> UpdateOne<'a> {
         }
         let mut query = Query { hint: Hint::parse(self.hint)?, ..Query::default() };
         query.matcher = Some(Arc::new(parse_filter(Some(self.q), &mut cx)?));
+        // What its constants come to is found out when it meets a document.
         let update = Modification::parse(self.u, &self.array_filters, &mut cx)?;
-        cx.finish_as("Failed to optimize pipeline")?;
         if self.multi && update.is_replacement() {
             bail!(Code::FAILED_TO_PARSE, "multi update is not supported for replacement-style update");
         }

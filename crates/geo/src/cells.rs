@@ -76,6 +76,19 @@ fn put_ranges(cell: CellId, ranges: &mut Vec<KeyRange>) {
     }
 }
 
+/// The key of a point.
+pub(crate) fn key_of_point(point: Point) -> i64 {
+    key(CellId::from_point(&point))
+}
+
+/// The side of the smallest cell that holds a point and the cell of a key, as an angle; `None` if there is none.
+pub(crate) fn size_of_common(point: Point, other: i64) -> Option<f64> {
+    /// The side of a face of the cube, on average.
+    const FACE: f64 = 1.459;
+    let level = CellId::from_point(&point).common_ancestor_level(CellId(other as u64))?;
+    Some(FACE / f64::from(1u32 << u8::from(level)))
+}
+
 /// A cap of this radius; all of the sphere if that is large.
 pub(crate) fn cap(center: Point, angle: f64) -> Cap {
     Cap::from_center_angle(center, Angle::from_radians((angle + MARGIN).min(std::f64::consts::PI)))

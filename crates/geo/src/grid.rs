@@ -49,7 +49,18 @@ impl Grid {
         };
         let point = PlanePoint { x: number()?, y: number()? };
         self.check(point)?;
-        Ok(key(interleave(self.cut(self.scaled(point.x)), self.cut(self.scaled(point.y)))))
+        Ok(self.key_of_point(point))
+    }
+
+    /// The key of a point on the grid.
+    pub(crate) fn key_of_point(&self, point: PlanePoint) -> i64 {
+        key(interleave(self.cut(self.scaled(point.x)), self.cut(self.scaled(point.y))))
+    }
+
+    /// The side of the smallest square that holds two points, one of which is given by its key.
+    pub(crate) fn size_of_common(&self, point: PlanePoint, other: i64) -> f64 {
+        let differ = (self.key_of_point(point) ^ other).leading_zeros();
+        (self.max - self.min) / f64::from(1u32 << (differ / 2).min(self.bits).min(31))
     }
 
     /// Checks that a point is on the grid.

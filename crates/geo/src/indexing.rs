@@ -163,6 +163,29 @@ impl Indexing {
         }
     }
 
+    /// How far away the geometry of a key may be, going by how much of the key is the centre's: where to begin with looking.
+    pub fn guess(&self, near: &Near, key: i64) -> Option<f64> {
+        match (self, near.point()) {
+            (Indexing::Sphere { .. }, Some(center)) => {
+                let angle = cells::size_of_common(center, key)?;
+                Some(if near.metric == Metric::Metres { angle * crate::EARTH_RADIUS } else { angle })
+            }
+            (Indexing::Grid(grid), center) => {
+                let side = grid.size_of_common(near.center, key);
+                Some(if center.is_some() { side.to_radians() } else { side })
+            }
+            (Indexing::Sphere { .. }, None) => None,
+        }
+    }
+
+    /// The key that a point at the centre has.
+    pub fn key_of_center(&self, near: &Near) -> Option<i64> {
+        match (self, near.point()) {
+            (Indexing::Sphere { .. }, center) => center.map(cells::key_of_point),
+            (Indexing::Grid(grid), _) => Some(grid.key_of_point(near.center)),
+        }
+    }
+
     /// The distance beyond which there is nothing.
     pub fn reach(&self, near: &Near) -> f64 {
         match (self, near.metric) {

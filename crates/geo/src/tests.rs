@@ -119,6 +119,64 @@ proptest! {
     }
 }
 
+proptest! {
+    /// Whatever is written as a geometry is one or is none: corners of the map, edges of no length, rings that cross themselves.
+    #[test]
+    fn odd_shapes(stored in odd_geometry(), asked in odd_geometry(), kind in 0..2) {
+        let doc = doc! { "g": &stored };
+        let value = doc.as_raw().get("g").unwrap();
+        for indexing in indexings() {
+            let _ = indexing.put_keys(value, doc.as_raw(), &mut Vec::new());
+        }
+        let filter = doc! { "$geo": { "$geometry": &asked } };
+        let kind = if kind == 0 { Kind::Within } else { Kind::Intersects };
+        if let Ok(predicate) = Predicate::parse(kind, filter.as_raw().iter().next().unwrap()) {
+            prop_assert!(predicate.matches(value).is_ok());
+            indexings().iter().for_each(|indexing| _ = indexing.ranges(&predicate));
+        }
+    }
+}
+
+const ODD: &[f64] = &[
+    -180.0,
+    -179.0,
+    -90.0,
+    -45.0,
+    -1.0,
+    -1e-13,
+    0.0,
+    1e-13,
+    1.0,
+    1.0000001,
+    45.0,
+    89.999999999,
+    90.0,
+    180.0,
+    181.0,
+];
+
+fn odd_geometry() -> impl Strategy<Value = DocBuf> {
+    let points = proptest::collection::vec((0..ODD.len(), 0..ODD.len()), 1..7);
+    (0..6usize, points, any::<bool>(), any::<bool>()).prop_map(|(kind, points, closed, strict)| {
+        let mut places: Vec<_> = points.iter().map(|(x, y)| pair(ODD[*x], ODD[*y])).collect();
+        if closed {
+            places.push(places[0].clone());
+        }
+        let line = list(&places);
+        let coordinates = match kind {
+            0 => places[0].clone(),
+            1 | 2 => line,
+            3 | 4 => list(&[line]),
+            _ => list(&[list(&[line])]),
+        };
+        let name = ["Point", "LineString", "MultiPoint", "Polygon", "MultiLineString", "MultiPolygon"][kind];
+        let plain = doc! { "type": name, "coordinates": &coordinates };
+        let crs =
+            doc! { "type": "name", "properties": { "name": "urn:x-mongodb:crs:strictwinding:EPSG:4326" } };
+        if strict { plain.with("crs", &crs) } else { plain }
+    })
+}
+
 fn indexings() -> Vec<Indexing> {
     let specs = [
         doc! { "key": { "g": "2dsphere" } },

@@ -47,6 +47,8 @@ impl Metadata {
                             sort.key(row.doc.unwrap_or(RawDoc::EMPTY), below.unwrap_or(RawDoc::EMPTY))?;
                         let values = ArrayBuf::build(|out| key.iter().for_each(|value| _ = out.push(*value)));
                         out.append("sortKey", &values);
+                    } else if let Some(distance) = below.and_then(|below| below.get("geoNearDistance")) {
+                        out.append("sortKey", &ArrayBuf::build(|out| _ = out.push(distance)));
                     }
                 }
                 other => {

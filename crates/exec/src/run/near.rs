@@ -8,6 +8,7 @@ use std::collections::BinaryHeap;
 use std::sync::Arc;
 
 use ahash::AHashSet;
+use sheaf_bson::key::Decoder;
 use sheaf_bson::{Bump, DocBuf, RawDoc, Value};
 use sheaf_errors::Result;
 use sheaf_meter::Held;
@@ -115,6 +116,40 @@ impl GeoNear {
         }
     }
 
+    /// The width of the first ring: by the keys next to the centre's, in both directions.
+    fn guess_step(&mut self, cx: &mut Cx<'_>) -> Result<()> {
+        let (near, indexing) = (self.scan.near.clone(), self.scan.indexing().clone());
+        let center = match indexing.key_of_center(&near) {
+            Some(key) if self.scan.field == 0 && near.min == 0.0 => Value::Int64(key),
+            _ => return Ok(()),
+        };
+        let mut best: Option<f64> = None;
+        for backward in [false, true] {
+            let interval = match backward {
+                false => Interval::new(center, true, Value::Int64(i64::MAX), true),
+                true => Interval::new(Value::Int64(i64::MIN), true, center, true),
+            };
+            let mut scan = self.scan.scan.clone();
+            scan.bounds.fields[0].intervals = Intervals::from_unsorted(vec![interval]);
+            scan.backward = backward;
+            let mut neighbour = IndexScan::new(&self.reads, &self.collection, scan);
+            if neighbour.work(cx)? == Step::Row
+                && let Some((key, bits)) = neighbour.row().key
+                && let Some(value) = Decoder::new(key, bits).next_value(false)
+                && let Some(guess) =
+                    value.as_value().as_exact_i64().and_then(|key| indexing.guess(&near, key))
+            {
+                best = Some(best.map_or(guess, |least| least.min(guess)));
+            }
+            self.figures.seeks += 1;
+            self.figures.keys_examined += 1;
+        }
+        if let Some(guess) = best {
+            self.step = self.step.max(guess);
+        }
+        Ok(())
+    }
+
     /// Begins the next ring.
     fn open_ring(&mut self) {
         self.outer = (self.inner + self.step).min(self.reach);
@@ -215,6 +250,9 @@ impl Operator for GeoNear {
             return Ok(self.figures.count(Step::Eof));
         }
         if self.ring.is_none() {
+            if self.covered.is_none() {
+                self.guess_step(cx)?;
+            }
             self.open_ring();
         }
         let step = match &mut self.ring {

@@ -93,7 +93,7 @@ impl Projection {
     pub fn check_metadata(&self, sorted: bool, near: bool, text: bool) -> Result<()> {
         for name in self.metadata() {
             match name {
-                "sortKey" if !sorted => {
+                "sortKey" if !sorted && !near => {
                     bail!(Code::BAD_VALUE, "cannot use sortKey $meta projection without a sort")
                 }
                 "textScore" if !text => {

@@ -9,6 +9,7 @@ use sheaf_errors::{Code, Error, Result};
 use sheaf_expr::ParseCx;
 use sheaf_front::args::{Args, Loose, NonNegative};
 use sheaf_front::reply::Reply;
+use sheaf_query::matcher::Matcher;
 use sheaf_query::projection::{Mode, Projection};
 use sheaf_query::sort::{FindSort, SortOn, SortPattern};
 use sheaf_rows::{BoxOperator, Limit, Limits, Skip};
@@ -87,6 +88,8 @@ struct Find {
     limit: u64,
     batch_size: Option<usize>,
     sort: Option<Arc<SortPattern>>,
+    /// Documents come in the order of their distances.
+    near: bool,
     single_batch: bool,
     tailable: bool,
     return_key: bool,
@@ -111,6 +114,7 @@ impl Find {
             skip,
             limit,
             batch_size,
+            near: sort.is_none() && is_near(op)?,
             sort,
             single_batch: flag("singleBatch")?,
             tailable: flag("tailable")?,
@@ -131,16 +135,19 @@ impl Find {
     }
 
     /// How the rows of shards are merged, and the projection that they get for it.
-    fn order(&self, projection: Option<RawDoc<'_>>) -> (Order, Option<DocBuf>) {
-        let Some(sort) = self.sort.clone() else { return (Order::None, None) };
+    fn order(&self, projection: Option<RawDoc<'_>>) -> Result<(Order, Option<DocBuf>)> {
+        if self.near {
+            let distance = Arc::new(SortPattern::parse(doc! { "distance": 1 }.as_raw())?);
+            return Ok((Order::ByLast(distance), Some(with_sort_key(projection.unwrap_or(RawDoc::EMPTY)))));
+        }
+        let Some(sort) = self.sort.clone() else { return Ok((Order::None, None)) };
         let Some(projection) = projection.filter(|projection| !projection.is_empty()) else {
-            return (Order::By(sort), None);
+            return Ok((Order::By(sort), None));
         };
         if keeps(projection, &sort) {
-            return (Order::By(sort), None);
+            return Ok((Order::By(sort), None));
         }
-        let with_key = DocBuf::from(projection).with(SORT_KEY, doc! { "$meta": "sortKey" }.as_raw());
-        (Order::ByLast(sort), Some(with_key))
+        Ok((Order::ByLast(sort), Some(with_sort_key(projection))))
     }
 
     /// The request for each shard.
@@ -166,6 +173,18 @@ impl Find {
     }
 }
 
+/// The projection of shards, which has the sort key last.
+fn with_sort_key(projection: RawDoc<'_>) -> DocBuf {
+    DocBuf::from(projection).with(SORT_KEY, doc! { "$meta": "sortKey" }.as_raw())
+}
+
+/// Whether the filter asks for the order of distances, which stands in for a sort.
+fn is_near(op: &Operation<'_>) -> Result<bool> {
+    let Some(filter) = op.body().get("filter").and_then(|filter| filter.as_doc()) else { return Ok(false) };
+    // What cannot be read the shards refuse.
+    Ok(Matcher::parse(filter, &mut ParseCx::new()).is_ok_and(|matcher| matcher.root().near().is_some()))
+}
+
 /// Whether documents have what they are sorted by when they come out of this projection.
 fn keeps(projection: RawDoc<'_>, sort: &SortPattern) -> bool {
     let parsed = Projection::parse(projection, Mode::Find, &mut ParseCx::new());
@@ -187,7 +206,7 @@ fn over_shards(op: &Operation<'_>, sharded: &Sharded, to: &[Addressed]) -> Resul
         return Err(Error::new(Code::COMMAND_NOT_SUPPORTED, text));
     }
     let projection = op.body().get("projection").and_then(|projection| projection.as_doc());
-    let (order, projection) = find.order(projection);
+    let (order, projection) = find.order(projection)?;
     let body = find.for_shards(op, projection.as_ref());
     op.metrics().namespace.replace(Some(sharded.ns.to_string()));
     let body = Body { db: op.db(), body: body.as_raw() };

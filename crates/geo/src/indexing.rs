@@ -222,10 +222,10 @@ fn sphere(spec: RawDoc<'_>) -> Result<Indexing> {
     }
     let coarsest = number(spec, "coarsestIndexedLevel")?.unwrap_or(0.0).trunc();
     let finest = number(spec, "finestIndexedLevel")?.unwrap_or(FINEST).trunc();
-    if !(coarsest >= 0.0) {
+    if coarsest.is_nan() || coarsest < 0.0 {
         bail!(16747, "coarsestIndexedLevel must be >= 0");
     }
-    if !(finest <= 30.0) {
+    if finest.is_nan() || finest > 30.0 {
         bail!(16748, "finestIndexedLevel must be <= 30");
     }
     if coarsest > finest {

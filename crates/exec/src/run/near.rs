@@ -125,9 +125,10 @@ impl GeoNear {
         };
         let mut best: Option<f64> = None;
         for backward in [false, true] {
-            let interval = match backward {
-                false => Interval::new(center, true, Value::Int64(i64::MAX), true),
-                true => Interval::new(Value::Int64(i64::MIN), true, center, true),
+            let interval = if backward {
+                Interval::new(Value::Int64(i64::MIN), true, center, true)
+            } else {
+                Interval::new(center, true, Value::Int64(i64::MAX), true)
             };
             let mut scan = self.scan.scan.clone();
             scan.bounds.fields[0].intervals = Intervals::from_unsorted(vec![interval]);

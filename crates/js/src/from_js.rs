@@ -256,7 +256,7 @@ fn bail_client(code: Code, message: String) -> Result<()> {
 /// Hexadecimal digits as bytes.
 fn bytes(hex: &str) -> Option<Vec<u8>> {
     let digits = hex.as_bytes();
-    if digits.len() % 2 != 0 || !hex.is_ascii() {
+    if !digits.len().is_multiple_of(2) || !hex.is_ascii() {
         return None;
     }
     digits.chunks(2).map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()).collect()

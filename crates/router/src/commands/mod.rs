@@ -19,6 +19,7 @@ mod hello;
 mod isdbgrid;
 mod list_collections;
 mod list_databases;
+mod map_reduce;
 mod operations;
 mod owners;
 mod profile;
@@ -99,6 +100,7 @@ static OWN: &[Entry<RunOnRouter>] = &[
 /// The commands that other servers have, too, and that a router runs in its own way.
 const HERE: &[(&str, RunOnRouter)] = &[
     ("aggregate", aggregate::run),
+    ("mapReduce", map_reduce::run),
     ("insert", batches::insert),
     ("update", batches::update),
     ("delete", batches::delete),

@@ -107,12 +107,9 @@ impl<'a> Command<'a, Operation<'a>> for MapReduce<'a> {
         let pipeline = parse(stages.as_raw(), &namespace, &mut cx)?;
         let mut cursor =
             PipelineCursor::open(op, &namespace, &pipeline, Hint::None, true, self.bypass_validation)?;
-        let Some(place) = self.out.place() else { return inline(op, &mut cursor) };
+        let Some(reply) = self.output() else { return inline(op, &mut cursor) };
         op.blocking(|| cursor.each(op, |_| Ok(())))?;
-        Ok(match place.db {
-            None => Reply::ok().with("result", place.collection),
-            Some(db) => Reply::ok().with("result", doc! {"db": db, "collection": place.collection}.as_raw()),
-        })
+        Ok(reply)
     }
 }
 
@@ -137,9 +134,25 @@ fn inline(op: &Operation<'_>, cursor: &mut PipelineCursor) -> Result<Reply> {
     Ok(Reply::ok().with("results", Value::Array(results.as_raw())))
 }
 
-impl MapReduce<'_> {
+impl<'a> MapReduce<'a> {
+    /// The name of the collection whose documents are mapped.
+    pub fn collection(&self) -> &'a str {
+        self.collection
+    }
+
+    /// The answer that names where the results are; `None` if they are the answer.
+    pub fn output(&self) -> Option<Reply> {
+        let place = self.out.place()?;
+        Some(match place.db {
+            None => Reply::ok().with("result", place.collection),
+            Some(db) => {
+                Reply::ok().with("result", doc! {"db": db, "collection": place.collection}.as_raw())
+            }
+        })
+    }
+
     /// The stages that do it.
-    fn pipeline(&self, db: &str) -> ArrayBuf {
+    pub fn pipeline(&self, db: &str) -> ArrayBuf {
         ArrayBuf::build(|stages| {
             if let Some(query) = self.query.filter(|query| !query.is_empty()) {
                 stages.push(doc! {"$match": query}.as_raw());
@@ -161,7 +174,7 @@ impl MapReduce<'_> {
             if let Some(finalize) = self.finalized() {
                 stages.push(finalize.as_raw());
             }
-            if let Some(stage) = self.output(db) {
+            if let Some(stage) = self.writing(db) {
                 stages.push(stage.as_raw());
             }
         })
@@ -182,7 +195,7 @@ impl MapReduce<'_> {
         Some(doc! {"$project": {"value": {"$function": call.as_raw()}}})
     }
 
-    fn output(&self, db: &str) -> Option<DocBuf> {
+    fn writing(&self, db: &str) -> Option<DocBuf> {
         let place = self.out.place()?;
         let target = doc! {"db": place.db.unwrap_or(db), "coll": place.collection};
         let merge = |matched: Value<'_>| {

@@ -11,7 +11,7 @@ mod find;
 mod find_and_modify;
 mod get_more;
 mod insert;
-mod map_reduce;
+pub mod map_reduce;
 pub mod pipeline;
 pub mod query;
 pub mod rights;

@@ -4,8 +4,8 @@ use sheaf_bson::{RawDoc, Value, doc};
 use sheaf_errors::Result;
 use sheaf_front::args::Args;
 use sheaf_front::reply::Reply;
-use sheaf_server::commands::crud::map_reduce::MapReduce;
 use sheaf_server::command::Command as _;
+use sheaf_server::commands::crud::map_reduce::MapReduce;
 
 use super::aggregate::run_here;
 use crate::addressed::Placed;

@@ -145,9 +145,7 @@ impl<'a> MapReduce<'a> {
         let place = self.out.place()?;
         Some(match place.db {
             None => Reply::ok().with("result", place.collection),
-            Some(db) => {
-                Reply::ok().with("result", doc! {"db": db, "collection": place.collection}.as_raw())
-            }
+            Some(db) => Reply::ok().with("result", doc! {"db": db, "collection": place.collection}.as_raw()),
         })
     }
 

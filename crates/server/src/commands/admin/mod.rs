@@ -1,5 +1,6 @@
 //! Commands for administrators and handshakes.
 
+mod analyze;
 mod auto_compact;
 mod cluster_parameter;
 mod drop_connections;
@@ -10,6 +11,7 @@ mod hello;
 mod index_commit_quorum;
 mod query_analyzer;
 mod validate_metadata;
+mod write_block;
 
 pub use cluster_parameter::parameters;
 
@@ -19,6 +21,7 @@ use crate::registered;
 
 /// The commands of this group.
 pub static COMMANDS: &[Entry<RunOnMongod>] = &[
+    registered!(analyze::Analyze),
     registered!(auto_compact::AutoCompact),
     registered!(drop_connections::DropConnections),
     registered!(file_md5::FileMd5<'_>),
@@ -32,4 +35,5 @@ pub static COMMANDS: &[Entry<RunOnMongod>] = &[
     registered!(hello::Hello<'_>),
     registered!(hello::IsMaster<'_>),
     registered!(validate_metadata::ValidateDbMetadata<'_>),
+    registered!(write_block::SetUserWriteBlockMode),
 ];

@@ -70,6 +70,9 @@ impl<'a> Command<'a, Operation<'a>> for ConvertToCapped<'a> {
             bail!(Code::ILLEGAL_OPERATION, "Cannot convert a time-series collection to capped: {namespace}");
         }
         check_capped_size(self.size)?;
+        if self.collection.starts_with(BUCKETS_PREFIX) {
+            bail!(Code::ILLEGAL_OPERATION, "cannot convert the buckets {namespace} to a capped collection");
+        }
         if self.collection.starts_with("system.") {
             bail!(Code::BAD_VALUE, "cannot convert system collection {namespace} to a capped collection");
         }

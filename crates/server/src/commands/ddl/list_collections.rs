@@ -58,7 +58,7 @@ impl<'a> Command<'a, Operation<'a>> for ListCollections<'a> {
 
     fn run(self, op: &Operation<'a>) -> Result<Reply> {
         let mut cx = query::parse_cx(op, None)?;
-        let filter = query::parse_filter(self.filter, &mut cx)?;
+        let filter = listing::parse_filter(self.filter, &mut cx)?;
         let catalog = op.catalog();
         // Collections come before views.
         let (views, collections): (Vec<_>, Vec<_>) = catalog.collections(op.db()).partition(|c| c.is_view());

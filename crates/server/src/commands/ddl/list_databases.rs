@@ -5,6 +5,7 @@ use sheaf_bson::{DocBuf, RawDoc};
 use sheaf_errors::Result;
 use sheaf_exec::ddl::stats;
 
+use super::listing;
 use crate::args::{Args, Loose};
 use crate::command::*;
 use crate::commands::crud::query;
@@ -54,7 +55,7 @@ impl<'a> Command<'a, Operation<'a>> for ListDatabases<'a> {
 
     fn run(self, op: &Operation<'a>) -> Result<Reply> {
         let mut cx = query::parse_cx(op, None)?;
-        let filter = query::parse_filter(self.filter, &mut cx)?;
+        let filter = listing::parse_filter(self.filter, &mut cx)?;
         let catalog = op.catalog();
         let mut databases = Vec::new();
         let mut total = 0;

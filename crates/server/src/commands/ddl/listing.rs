@@ -3,7 +3,9 @@
 use std::collections::VecDeque;
 
 use sheaf_bson::{DocBuf, RawDoc};
-use sheaf_errors::{Result, bail};
+use sheaf_errors::{Code, Error, Result, bail};
+use sheaf_expr::ParseCx;
+use sheaf_query::matcher::{Features, Matcher};
 
 use crate::args::{Args, NonNegative};
 use crate::cursors::{Batch, Filled, MAX_BATCH_BYTES, ServerCursor};
@@ -70,4 +72,17 @@ pub fn reply(op: &Operation<'_>, namespace: &str, entries: Vec<DocBuf>, batch_si
             batch.push(entry);
         }
     })
+}
+
+/// Parses the filter of what is listed, which no index serves.
+///
+/// Errors: those of filters; 5626500 for an order by distance, `BadValue` for `$text`.
+pub fn parse_filter(filter: Option<RawDoc<'_>>, cx: &mut ParseCx) -> Result<Matcher> {
+    let parsed = Matcher::parse_with(filter.unwrap_or(RawDoc::EMPTY), Features::Pipeline, cx);
+    let matcher = parsed.map_err(|error| match error.code() {
+        Code::INDEX_NOT_FOUND => Error::new(Code::BAD_VALUE, "$text is not allowed in this context"),
+        _ => error,
+    })?;
+    cx.finish_as("Failed to optimize expression")?;
+    Ok(matcher)
 }

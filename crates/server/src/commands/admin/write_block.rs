@@ -34,11 +34,8 @@ impl<'a> Command<'a, Operation<'a>> for SetUserWriteBlockMode {
     fn parse(args: &mut Args<'a>) -> Result<Self> {
         args.required::<bool>("global")?;
         let reason: Option<&str> = args.optional("reason")?;
-        const REASONS: [&str; 3] = [
-            "Unspecified",
-            "ClusterToClusterMigrationInProgress",
-            "DiskUseThresholdExceeded",
-        ];
+        const REASONS: [&str; 3] =
+            ["Unspecified", "ClusterToClusterMigrationInProgress", "DiskUseThresholdExceeded"];
         if let Some(other) = reason.filter(|reason| !REASONS.contains(reason)) {
             bail!(
                 Code::BAD_VALUE,

@@ -210,7 +210,7 @@ impl Out {
                 new_object_id: &db.hooks.new_object_id,
                 interrupt: cx.interrupt(),
             };
-            filling.insert(&mut unit, &rows)?;
+            filling.insert(&mut unit, &rows, &|_| None)?;
             self.pending.clear();
         }
         let validator = if db.hooks.bypass_validation { None } else { Validator::of(&collection)? };

@@ -9,7 +9,7 @@ use sheaf_errors::Result;
 use sheaf_expr::Env;
 use sheaf_query::matcher::Matcher;
 use sheaf_rows::{Cx, Interrupt, Limits};
-use sheaf_storage::{Collection, Uuid, Write};
+use sheaf_storage::{Collection, Statement, Uuid, Write};
 use sheaf_timeseries::{Bucket, Measurement, TimeseriesOptions, Unpacker, normalized_meta};
 
 use super::update::{again, next_record};
@@ -39,6 +39,9 @@ impl OpenBuckets {
     }
 }
 
+/// A measurement, and its place among those of a command.
+type Placed<'d> = (usize, Measurement<'d>);
+
 /// What puts measurements into a collection of buckets.
 pub struct Filling<'f> {
     /// `system.buckets.` and the collection's name.
@@ -54,46 +57,65 @@ pub struct Filling<'f> {
 }
 
 impl Filling<'_> {
-    /// Inserts measurements: those of one meta value together, in order of time.
+    /// Inserts measurements: those of one meta value together, in order of time. `statement` gives the retryable statement of the
+    /// measurement at a place.
     ///
     /// Errors: those of writes.
-    pub fn insert(&self, w: &mut dyn Write, measurements: &[Measurement<'_>]) -> Result<()> {
-        let mut sorted: Vec<(DocBuf, Measurement<'_>)> =
-            measurements.iter().map(|one| (normalized_meta(one.meta), *one)).collect();
-        sorted.sort_by(|a, b| (a.0.as_bytes(), a.1.time).cmp(&(b.0.as_bytes(), b.1.time)));
+    pub fn insert(
+        &self,
+        w: &mut dyn Write,
+        measurements: &[Measurement<'_>],
+        statement: &dyn Fn(usize) -> Option<Statement>,
+    ) -> Result<()> {
+        let mut sorted: Vec<(DocBuf, Placed<'_>)> = measurements
+            .iter()
+            .enumerate()
+            .map(|(at, one)| (normalized_meta(one.meta), (at, *one)))
+            .collect();
+        sorted.sort_by(|(meta, (_, a)), (other, (_, b))| {
+            (meta.as_bytes(), a.time).cmp(&(other.as_bytes(), b.time))
+        });
         for group in sorted.chunk_by(|a, b| a.0 == b.0) {
-            let rows: Vec<Measurement<'_>> = group.iter().map(|(_, row)| *row).collect();
+            let rows: Vec<Placed<'_>> = group.iter().map(|(_, row)| *row).collect();
             let mut rows = rows.as_slice();
             while !rows.is_empty() {
-                let mut taken = self.fill(w, &group[0].0, rows);
+                let mut taken = self.fill(w, &group[0].0, rows, statement);
                 while again(w, &taken) {
                     (self.interrupt)()?;
-                    taken = self.fill(w, &group[0].0, rows);
+                    taken = self.fill(w, &group[0].0, rows, statement);
                 }
                 rows = &rows[taken?..];
             }
         }
+        w.statement(None);
         Ok(())
     }
 
     /// Puts as many of the rows into one bucket as it takes, and gives their number.
-    fn fill(&self, w: &mut dyn Write, meta: &DocBuf, rows: &[Measurement<'_>]) -> Result<usize> {
+    fn fill(
+        &self,
+        w: &mut dyn Write,
+        meta: &DocBuf,
+        rows: &[Placed<'_>],
+        statement: &dyn Fn(usize) -> Option<Statement>,
+    ) -> Result<usize> {
+        let (_, first) = &rows[0];
         let mut old = None;
         if let Some(id) = self.open.of(self.buckets, meta) {
             let key = self.buckets.record_key(Value::ObjectId(id))?;
             if let Some(stored) = w.read_for_update(self.buckets, &key)? {
                 let stored = DocBuf::from_bytes(stored);
                 let bucket = Bucket::open(stored.as_raw(), self.options)
-                    .filter(|bucket| bucket.meta() == meta && bucket.has_room(&rows[0], self.options));
+                    .filter(|bucket| bucket.meta() == meta && bucket.has_room(first, self.options));
                 old = bucket.map(|bucket| (key, stored, bucket));
             }
         }
         let (before, mut bucket) = match old {
             Some((key, stored, bucket)) => (Some((key, stored)), bucket),
-            None => (None, Bucket::new((self.new_object_id)(), rows[0].time, meta, self.options)),
+            None => (None, Bucket::new((self.new_object_id)(), first.time, meta, self.options)),
         };
         let mut taken = 0;
-        for row in rows {
+        for (_, row) in rows {
             if !bucket.has_room(row, self.options) {
                 break;
             }
@@ -101,6 +123,9 @@ impl Filling<'_> {
             taken += 1;
         }
         let new = bucket.to_doc();
+        let mut statements = rows[..taken].iter().filter_map(|(at, _)| statement(*at));
+        w.statement(statements.next());
+        w.joint_statements(statements.collect())?;
         match before {
             Some((key, stored)) => w.update(self.buckets, &key, stored.as_raw(), new.as_raw(), None)?,
             None => w.insert(self.buckets, new.as_raw())?,

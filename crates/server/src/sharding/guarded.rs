@@ -224,6 +224,10 @@ impl Write for Guarded<'_, '_, '_> {
         self.inner.statement(statement);
     }
 
+    fn joint_statements(&mut self, statements: Vec<Statement>) -> Result<()> {
+        self.inner.joint_statements(statements)
+    }
+
     fn document_key(&mut self, key: Option<Arc<DocumentKey>>) {
         self.inner.document_key(key);
     }

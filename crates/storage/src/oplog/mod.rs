@@ -143,6 +143,13 @@ pub(crate) fn write(
     end(&mut doc, statement, false);
 }
 
+/// Writes that an operation of the same commit was this statement's, too: an entry without an operation.
+pub(crate) fn note_statement(payload: &mut Vec<u8>, namespace: &str, statement: &Statement) {
+    write(payload, "n", namespace, None, Some(statement), |doc| {
+        doc.append("o", &sheaf_bson::doc! { "msg": "a statement of the operation before" });
+    });
+}
+
 /// A UUID as BSON has it.
 pub(crate) fn uuid_value(uuid: &Uuid) -> Value<'_> {
     Value::Binary(Binary { subtype: 4, bytes: uuid.as_bytes() })

@@ -92,6 +92,11 @@ pub trait Write {
     /// The following operations are this retryable statement's; its row is written with the first of them.
     fn statement(&mut self, statement: Option<Statement>);
 
+    /// The next operation is these retryable statements', too: they are on record from the moment at which it counts.
+    ///
+    /// Errors: in a transaction, which has no use for it.
+    fn joint_statements(&mut self, statements: Vec<Statement>) -> Result<()>;
+
     /// How documents of the collection that is written to next are named in the log; `None`: by their `_id`.
     fn document_key(&mut self, key: Option<Arc<DocumentKey>>);
 }

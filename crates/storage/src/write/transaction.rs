@@ -609,6 +609,13 @@ impl Write for Transaction {
         self.statement = statement;
     }
 
+    fn joint_statements(&mut self, statements: Vec<Statement>) -> Result<()> {
+        if statements.is_empty() {
+            return Ok(());
+        }
+        Err(Error::new(Code::INTERNAL_ERROR, "a transaction's operation is one statement's"))
+    }
+
     fn document_key(&mut self, key: Option<Arc<DocumentKey>>) {
         self.marks.key = key;
     }

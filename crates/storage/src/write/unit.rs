@@ -54,6 +54,8 @@ pub struct WriteUnit<'i> {
     changes: Changes,
     key: Vec<u8>,
     statement: Option<Statement>,
+    /// Other statements whose the next operation is.
+    joint: Vec<Statement>,
     last: Option<OpTime>,
     /// The newest record that this unit trims from a capped collection, uncommitted: the next insert trims behind it.
     trimmed: Option<Vec<u8>>,
@@ -147,6 +149,7 @@ impl<'i> WriteUnit<'i> {
             changes,
             key,
             statement: None,
+            joint: Vec::new(),
             last: None,
             trimmed: None,
             memory: Held::default(),
@@ -304,6 +307,10 @@ impl<'i> WriteUnit<'i> {
         let mut sink = BatchSink { db: &self.core.base.db, batch };
         if let Some(statement) = &self.statement {
             sessions::put_statement(statement, &collection.namespace, &mut sink);
+        }
+        for statement in self.joint.drain(..) {
+            crate::oplog::note_statement(&mut self.payload, &collection.namespace, &statement);
+            sessions::put_statement(&statement, &collection.namespace, &mut sink);
         }
         self.changes.emit(collection, record_key, op.after(), &mut sink);
         self.pending.extend(&self.changes.locks);
@@ -475,6 +482,11 @@ impl Write for WriteUnit<'_> {
 
     fn statement(&mut self, statement: Option<Statement>) {
         self.statement = statement;
+    }
+
+    fn joint_statements(&mut self, statements: Vec<Statement>) -> Result<()> {
+        self.joint = statements;
+        Ok(())
     }
 
     fn document_key(&mut self, key: Option<Arc<DocumentKey>>) {

@@ -368,7 +368,7 @@ impl<'a> BulkWrite<'a> {
             };
             let is_told = retryable || sample.is_some();
             let cx = WriteCx { before_change: if is_told { Some(&name) } else { None }, ..cx };
-            self.apply(op, w, &cx, &collection, &one.kind)
+            self.apply(op, w, &cx, &collection, (&one.kind, self.fields.stmt_id(at)))
         })
     }
 
@@ -378,11 +378,11 @@ impl<'a> BulkWrite<'a> {
         w: &mut dyn Write,
         cx: &WriteCx<'_>,
         collection: &Arc<Collection>,
-        kind: &Kind<'a>,
+        (kind, stmt_id): (&Kind<'a>, i32),
     ) -> Result<Done> {
         match kind {
             Kind::Insert(document) if collection.is_timeseries() => {
-                timeseries::insert_one(op, w, cx, collection, *document)?;
+                timeseries::insert_one(op, w, cx, collection, *document, stmt_id)?;
                 Ok(Done { n: 1, modified: None, upserted: None })
             }
             Kind::Update(update) if collection.is_timeseries() => {

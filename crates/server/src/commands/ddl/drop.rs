@@ -65,6 +65,10 @@ impl<'a> Command<'a, Operation<'a>> for Drop<'a> {
         if self.collection == views::NAME {
             views::drop_all(op.engine(), op.db(), &interrupt)?;
         }
+        // The measurements first: a view without them does no harm, and what a crash left of them would be found again.
+        if timeseries {
+            drop_buckets(op, &namespace)?;
+        }
         // Asked again when nothing can change any more.
         let check = |now: &Collection| {
             names::check_uuid(&op.catalog(), &namespace, self.uuid)?;
@@ -87,9 +91,6 @@ impl<'a> Command<'a, Operation<'a>> for Drop<'a> {
         let mut reply = Reply::ok();
         if view {
             op.note_commit(views::follow(op.engine(), &namespace, &interrupt)?);
-            if timeseries {
-                drop_buckets(op, &namespace)?;
-            }
         } else {
             reply.append("nIndexesWas", indexes);
         }

@@ -1,9 +1,11 @@
 //! Making and dropping time-series collections.
 
+use std::sync::Arc;
+
 use sheaf_bson::{DocBuf, RawDoc, Value};
 use sheaf_errors::{Code, Error, Result, bail};
 use sheaf_exec::ddl::collection_options::CollectionOptions;
-use sheaf_storage::{Catalog, Collection, CreateCollection, Interrupt, OpTime, Told};
+use sheaf_storage::{Collection, CreateCollection, Interrupt, OpTime, Told};
 use sheaf_timeseries::{
     BUCKETS_PREFIX, TimeseriesOptions, bucket_id_index, bucket_options, buckets_namespace, default_index,
     view_options,
@@ -58,11 +60,15 @@ impl CreateTimeseries<'_> {
         let plain = self.options.normalize()?;
         let view_options = view_options(name, plain.as_raw().get_or_missing("collation"), &timeseries);
         let bucket_options = bucket_options(plain.as_raw(), expire, &timeseries);
-        if !only_buckets && let Some(existing) = op.catalog().collection(&namespace) {
-            return match is_same(&op.catalog(), existing, view_options.as_raw(), bucket_options.as_raw()) {
-                true => Ok(Reply::ok()),
-                false => Err(exists(&namespace)),
-            };
+        let catalog = op.catalog();
+        if !only_buckets && let Some(existing) = catalog.collection(&namespace) {
+            let now = buckets_of(&catalog, existing);
+            if !is_same(existing, now, view_options.as_raw(), bucket_options.as_raw()) {
+                return Err(exists(&namespace));
+            }
+            if now.is_some() {
+                return Ok(Reply::ok());
+            }
         }
         make_buckets(op, &buckets, &timeseries, bucket_options)?;
         if !only_buckets {
@@ -120,15 +126,20 @@ pub fn expire_after(value: Option<Value<'_>>, now_millis: i64) -> Result<Option<
     Ok(Some(seconds))
 }
 
-fn is_same(catalog: &Catalog, existing: &Collection, view: RawDoc<'_>, buckets: RawDoc<'_>) -> bool {
+/// Whether the collection that is there is what is wished; it may lack its buckets after a crash.
+fn is_same(
+    existing: &Collection,
+    now: Option<&Arc<Collection>>,
+    view: RawDoc<'_>,
+    buckets: RawDoc<'_>,
+) -> bool {
     let same = |a: RawDoc<'_>, b: RawDoc<'_>, key| {
         sheaf_bson::compare(a.get_or_missing(key), b.get_or_missing(key)).is_eq()
     };
     existing.is_timeseries()
         && same(existing.options.as_raw(), view, "timeseries")
         && same(existing.options.as_raw(), view, "collation")
-        && buckets_of(catalog, existing)
-            .is_some_and(|now| same(now.options.as_raw(), buckets, "expireAfterSeconds"))
+        && now.is_none_or(|now| same(now.options.as_raw(), buckets, "expireAfterSeconds"))
 }
 
 fn exists(namespace: &str) -> Error {

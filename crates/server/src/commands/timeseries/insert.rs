@@ -38,28 +38,23 @@ pub fn insert_all<'d>(
     refuse_transaction(op, "insert into", view)?;
     let timeseries = Timeseries::to_write(w, view)?;
     let filling = filling(op, cx, &timeseries);
-    // Each statement of a retryable command is on record by itself.
-    let one_by_one = op.records_statements();
-    let mut together = Vec::new();
+    let (mut together, mut places) = (Vec::new(), Vec::new());
     let outcome = StatementOutcomes::each(
         op,
         fields,
         documents,
         w,
-        |w, _, document| {
+        |_, at, document| {
             check_document(document)?;
-            let measurement = Measurement::of(document, &timeseries.options)?;
-            if one_by_one {
-                filling.insert(w, &[measurement])?;
-            } else {
-                together.push(measurement);
-            }
+            together.push(Measurement::of(document, &timeseries.options)?);
+            places.push(at);
             inserted.set(inserted.get() + 1);
             Ok(None)
         },
         |_, _| inserted.set(inserted.get() + 1),
     )?;
-    filling.insert(w, &together)?;
+    let statement = |at: usize| op.statement(fields.stmt_id(places[at]), None);
+    filling.insert(w, &together, &statement)?;
     Ok(outcome)
 }
 
@@ -72,9 +67,11 @@ pub fn insert_one(
     cx: &WriteCx<'_>,
     view: &Collection,
     document: RawDoc<'_>,
+    stmt_id: i32,
 ) -> Result<()> {
     refuse_transaction(op, "insert into", view)?;
     let timeseries = Timeseries::to_write(w, view)?;
     check_document(document)?;
-    filling(op, cx, &timeseries).insert(w, &[Measurement::of(document, &timeseries.options)?])
+    let measurement = Measurement::of(document, &timeseries.options)?;
+    filling(op, cx, &timeseries).insert(w, &[measurement], &|_| op.statement(stmt_id, None))
 }

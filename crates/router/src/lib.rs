@@ -5,6 +5,7 @@
 
 mod accounts;
 mod addressed;
+mod catalog;
 mod commands;
 mod commit;
 mod config_servers;

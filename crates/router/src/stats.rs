@@ -5,7 +5,7 @@ use std::sync::Arc;
 use sheaf_aggregate::{Namespace, StatsSource};
 use sheaf_bson::{ArrayBuf, DocBuf, DocWriter, RawDoc, Value, doc};
 use sheaf_cluster::GoOn;
-use sheaf_errors::{Code, Result, bail};
+use sheaf_errors::Result;
 use sheaf_front::front::Front;
 use sheaf_front::operations;
 use sheaf_front::sampling::SAMPLES;
@@ -43,9 +43,7 @@ impl Source<'_> {
             StatsSource::QuerySettings | StatsSource::QueryStats => Ok(Vec::new()),
             StatsSource::ListSampledQueries => self.samples(spec, cx),
             StatsSource::ShardedDataDistribution => self.distribution(cx),
-            StatsSource::ListClusterCatalog => {
-                bail!(Code::NOT_IMPLEMENTED, "$listClusterCatalog is not supported by this router yet")
-            }
+            StatsSource::ListClusterCatalog => self.catalog(namespace, spec, cx),
             StatsSource::CollStats | StatsSource::IndexStats | StatsSource::PlanCacheStats => {
                 self.of_collection(of, namespace, spec, cx)
             }
@@ -111,7 +109,9 @@ impl Source<'_> {
     }
 
     /// All that a set gives to a command with a cursor.
-    fn ask(&self, to: Addressed, db: &str, command: &DocBuf, cx: &mut Cx<'_>) -> Result<Vec<DocBuf>> {
+    ///
+    /// Errors: those of the set and of the way there.
+    pub fn ask(&self, to: Addressed, db: &str, command: &DocBuf, cx: &mut Cx<'_>) -> Result<Vec<DocBuf>> {
         all(self.open(to, db, command, cx)?, cx)
     }
 
@@ -229,7 +229,7 @@ fn append(out: &mut DocWriter<'_, Vec<u8>>, name: &str, number: i64) {
 }
 
 /// A pipeline of this stage, against `admin`.
-fn of_admin(stage: DocBuf) -> DocBuf {
+pub fn of_admin(stage: DocBuf) -> DocBuf {
     let stages = ArrayBuf::of(&[stage]);
     doc! { "aggregate": 1, "pipeline": Value::Array(stages.as_raw()), "cursor": {} }
 }

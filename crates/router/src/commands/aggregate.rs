@@ -39,6 +39,7 @@ pub fn run<'a>(_: &mut Args<'a>, op: &Operation<'a>) -> Result<Reply> {
         Some("$changeStream") => stream(op, stages).map_err(labelled),
         Some(
             "$currentOp"
+            | "$listClusterCatalog"
             | "$listLocalSessions"
             | "$listSampledQueries"
             | "$listSessions"

@@ -174,6 +174,26 @@ def cursors_and_sessions_are_their_users(server):
     command_fails(13, reader.admin, "killAllSessions", [])
 
 
+def roles_in_expressions(server):
+    """`$$USER_ROLES`: in a query, a pipeline, an update, and in a view that shows each what his roles may see."""
+    root, reader = connect(server, "root", PASSWORD), connect(server, "reader", PASSWORD)
+    root.lib.papers.insert_many([{"_id": 1, "for": ["lib.read"]}, {"_id": 2, "for": ["admin.root"]}, {"_id": 3, "for": []}])
+    seen = {"$setIntersection": ["$for", "$$USER_ROLES._id"]}
+    root.lib.create_collection("mine", viewOn="papers", pipeline=[{"$match": {"$expr": {"$ne": [seen, []]}}}])
+    assert [paper["_id"] for paper in root.lib.mine.find()] == [2]
+    assert [paper["_id"] for paper in reader.lib.mine.find()] == [1]
+    assert reader.lib.papers.count_documents({"$expr": {"$ne": [seen, []]}}) == 1
+    shown = list(reader.lib.papers.aggregate([{"$limit": 1}, {"$project": {"_id": 0, "roles": "$$USER_ROLES"}}]))
+    assert shown == [{"roles": [{"_id": "lib.read", "role": "read", "db": "lib"}]}], shown
+    redact = {"$cond": [{"$eq": [seen, []]}, "$$PRUNE", "$$DESCEND"]}
+    assert [paper["_id"] for paper in reader.lib.papers.aggregate([{"$redact": redact}])] == [1]
+    root.lib.papers.update_one({"_id": 3}, [{"$set": {"by": "$$USER_ROLES._id"}}])
+    assert "admin.root" in root.lib.papers.find_one({"_id": 3})["by"]
+    command_fails(4738901, root.lib, "find", "papers", let={"USER_ROLES": []})
+    root.lib.papers.drop()
+    root.lib.mine.drop()
+
+
 def no_password_in_an_error(server):
     reader = connect(server, "reader", PASSWORD)
     try:
@@ -191,5 +211,6 @@ CHECKS = [
     administration_of_users,
     changes_hold_at_once,
     cursors_and_sessions_are_their_users,
+    roles_in_expressions,
     no_password_in_an_error,
 ]

@@ -1,8 +1,9 @@
 //! A user: what is stored of it, and what its roles come to.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
-use sheaf_bson::{DocWriter, RawDoc, Value};
+use sheaf_bson::{DocBuf, DocWriter, RawDoc, Value};
 use sheaf_errors::{Code, Result, bail};
 
 use crate::keys::MEMBER_USER;
@@ -70,6 +71,16 @@ impl UserDocument {
     }
 }
 
+fn shown(resolved: &Resolved) -> Arc<DocBuf> {
+    Arc::new(DocBuf::build(|list| {
+        for (at, role) in resolved.roles.iter().enumerate() {
+            let mut entry = list.document(&at.to_string());
+            entry.append("_id", &role.id());
+            role.write(&mut entry);
+        }
+    }))
+}
+
 /// Where nobody has made any.
 struct NoRoles;
 
@@ -86,6 +97,8 @@ pub struct Account {
     pub user: UserDocument,
     /// What its roles come to.
     pub resolved: Resolved,
+    /// As `$$USER_ROLES` shows them: an array of `{_id, role, db}`.
+    roles_shown: Arc<DocBuf>,
     /// No document makes a user a member.
     is_member: bool,
 }
@@ -100,7 +113,8 @@ impl Account {
         if !user.restrictions.is_empty() {
             resolved.restrictions.push(user.restrictions.clone());
         }
-        Ok(Account { user, resolved, is_member: false })
+        let roles_shown = shown(&resolved);
+        Ok(Account { user, resolved, roles_shown, is_member: false })
     }
 
     /// The members of the deployment: one user, with these credentials, that may do everything.
@@ -111,12 +125,18 @@ impl Account {
         let resolved = resolve(&roles, &NoRoles).expect("a built-in role is not read");
         let user =
             UserDocument { name, id: None, credentials, roles, restrictions: RestrictionSet::default() };
-        Account { user, resolved, is_member: true }
+        let roles_shown = shown(&resolved);
+        Account { user, resolved, roles_shown, is_member: true }
     }
 
     /// Whether it is [that](Account::of_members) of the members.
     pub fn is_member(&self) -> bool {
         self.is_member
+    }
+
+    /// Its roles as `$$USER_ROLES` shows them.
+    pub fn roles_shown(&self) -> &Arc<DocBuf> {
+        &self.roles_shown
     }
 
     /// Whether it may come from there.

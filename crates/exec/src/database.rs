@@ -18,7 +18,7 @@ use sheaf_aggregate::{
 };
 use sheaf_bson::{DocBuf, ObjectId, RawDoc, Value};
 use sheaf_errors::{Code, Result, bail};
-use sheaf_expr::{ClusterClock, ParseCx};
+use sheaf_expr::{ParseCx, SystemVariables};
 use sheaf_query::matcher::Matcher;
 use sheaf_rows::{BoxOperator, Cx, Empty, Operator, pull};
 use sheaf_storage::{Collection, Engine, OpTime, View, Write};
@@ -56,8 +56,8 @@ pub struct Hooks {
     pub host: String,
     /// The shard that the server is, which these show, too.
     pub shard: Option<String>,
-    /// `$$CLUSTER_TIME` in views; `None` outside a replica set.
-    pub cluster_clock: Option<Arc<dyn ClusterClock>>,
+    /// The server's own variables, for views.
+    pub system: SystemVariables,
     /// Whether the command belongs to a transaction, in which a pipeline may not write.
     pub in_transaction: bool,
     /// `bypassDocumentValidation`.
@@ -201,7 +201,7 @@ impl Db {
             }
             let under = Namespace::new(namespace.database.clone(), on.clone());
             let joined = Arc::new(
-                view_pipeline(stages.as_raw(), &under, self.hooks.cluster_clock.clone())?
+                view_pipeline(stages.as_raw(), &under, self.hooks.system.clone())?
                     .followed_by(pipeline)?,
             );
             return self.run_at(&under, &joined, cx, depth + 1);
@@ -289,9 +289,9 @@ pub fn head_query(pipeline: &Pipeline) -> (Query, usize) {
 pub fn view_pipeline(
     stages: RawDoc<'_>,
     on: &Namespace,
-    clock: Option<Arc<dyn ClusterClock>>,
+    system: SystemVariables,
 ) -> Result<Pipeline> {
-    let mut cx = ParseCx::new().with_cluster_clock(clock);
+    let mut cx = ParseCx::new().with_system(system);
     let pipeline = Pipeline::parse_view(stages, on, &mut cx)?;
     cx.finish()?;
     Ok(pipeline)
@@ -302,7 +302,7 @@ pub fn resolve_view(
     view: &View,
     collection: &Collection,
     pipeline: &Pipeline,
-    clock: Option<Arc<dyn ClusterClock>>,
+    system: SystemVariables,
 ) -> Result<(Namespace, Pipeline)> {
     let mut joined = pipeline.clone();
     let mut current = collection.view.clone();
@@ -310,7 +310,7 @@ pub fn resolve_view(
     for _ in 0..MAX_VIEW_DEPTH {
         let Some((on, stages)) = current else { return Ok((namespace, joined)) };
         namespace = Namespace::new(namespace.database, on);
-        joined = view_pipeline(stages.as_raw(), &namespace, clock.clone())?.followed_by(&joined)?;
+        joined = view_pipeline(stages.as_raw(), &namespace, system.clone())?.followed_by(&joined)?;
         current = view.collection(&namespace.to_string()).and_then(|c| c.view.clone());
     }
     bail!(

@@ -19,7 +19,7 @@ fn hooks() -> Hooks {
         random: || 0,
         host: String::new(),
         shard: None,
-        cluster_clock: None,
+        system: Default::default(),
         in_transaction: false,
         bypass_validation: false,
         report: |_, _, _| {},

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::OnceLock;
 
-use sheaf_bson::{RawDoc, Timestamp, Value};
+use sheaf_bson::{DocBuf, RawDoc, Timestamp, Value};
 use sheaf_errors::{Code, Error, Result, bail};
 use sheaf_meter::{ALLOCATION, Held};
 
@@ -60,6 +60,15 @@ pub struct Scope {
     names: usize,
 }
 
+/// What a server knows for variables of its own.
+#[derive(Clone, Default)]
+pub struct SystemVariables {
+    /// What shows `$$CLUSTER_TIME`; without it its use is an error, as on a standalone mongod.
+    pub cluster_clock: Option<Arc<dyn ClusterClock>>,
+    /// `$$USER_ROLES`: an array of `{_id, role, db}`; without it there is no such variable.
+    pub user_roles: Option<Arc<DocBuf>>,
+}
+
 /// The context of parsing: system variables, user variables in scope, and what the place allows.
 /// One context serves a whole command, so that slots never collide.
 #[derive(Clone, Debug)]
@@ -68,6 +77,7 @@ pub struct ParseCx {
     /// Read when it is first asked for.
     cluster_time: OnceLock<Timestamp>,
     cluster_clock: Option<ClockRef>,
+    pub(crate) user_roles: Option<Arc<DocBuf>>,
     pub(crate) redact: bool,
     pub(crate) depth: usize,
     api_strict: bool,
@@ -94,6 +104,7 @@ impl ParseCx {
             now: None,
             cluster_time: OnceLock::new(),
             cluster_clock: None,
+            user_roles: None,
             redact: false,
             depth: 0,
             api_strict: false,
@@ -119,6 +130,14 @@ impl ParseCx {
     pub fn with_cluster_clock(mut self, clock: Option<Arc<dyn ClusterClock>>) -> Self {
         self.cluster_clock = clock.map(ClockRef);
         self
+    }
+
+    /// Makes the server's own variables known.
+    #[must_use]
+    pub fn with_system(self, system: SystemVariables) -> Self {
+        let mut cx = self.with_cluster_clock(system.cluster_clock);
+        cx.user_roles = system.user_roles;
+        cx
     }
 
     pub(crate) fn cluster_time(&self) -> Option<Timestamp> {
@@ -225,7 +244,7 @@ impl ParseCx {
 
     fn declare_all(&mut self, variables: RawDoc<'_>) -> Result<()> {
         for element in variables.iter() {
-            if let name @ ("NOW" | "CLUSTER_TIME") = element.key() {
+            if let name @ ("NOW" | "CLUSTER_TIME" | "USER_ROLES") = element.key() {
                 bail!(4738901, "Attempt to set internal constant: {name}");
             }
             validate_variable_name(element.key())?;

@@ -225,6 +225,9 @@ fn system_variable(name: &str, path: FieldPath, cx: &ParseCx) -> Result<Expr> {
             Some(time) => constant_path(Value::Timestamp(time), &path)?,
             None => bail!(10071200, "Builtin variable '$$CLUSTER_TIME' is not available"),
         },
+        "USER_ROLES" if let Some(roles) = &cx.user_roles => {
+            constant_path(Value::Array(roles.as_raw()), &path)?
+        }
         "DESCEND" | "PRUNE" | "KEEP" if cx.redact => {
             let word = match name {
                 "DESCEND" => "descend",

@@ -1,6 +1,6 @@
 //! Who the client of a connection is.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use rand::Rng;
 use sheaf_auth::server::Challenge;
@@ -8,6 +8,7 @@ use sheaf_auth::{
     Account, Action, ActionSet, Credential, Keys, MEMBER_USER, Mechanism, RoleName, Target, UserName,
     legacy_digest,
 };
+use sheaf_bson::DocBuf;
 use sheaf_errors::Result;
 
 use crate::params::Parameters;
@@ -132,6 +133,8 @@ pub(crate) enum Step {
     Empty,
 }
 
+static NO_ROLES: LazyLock<Arc<DocBuf>> = LazyLock::new(Arc::default);
+
 /// What a client may do.
 #[derive(Clone)]
 pub struct Rights(Held);
@@ -139,6 +142,7 @@ pub struct Rights(Held);
 #[derive(Clone)]
 enum Held {
     Everything,
+    Member,
     Account(Arc<Account>),
     FirstUser,
     Nothing,
@@ -152,7 +156,7 @@ impl Rights {
 
     /// What this user may do. Members do whatever they do for others, whom they have asked who they are.
     pub fn of(account: Arc<Account>) -> Self {
-        Rights(if account.is_member() { Held::Everything } else { Held::Account(account) })
+        Rights(if account.is_member() { Held::Member } else { Held::Account(account) })
     }
 
     /// What somebody may do before there is any user.
@@ -175,13 +179,13 @@ impl Rights {
 
     /// Whether they have no bounds.
     pub fn are_everything(&self) -> bool {
-        matches!(self.0, Held::Everything)
+        matches!(self.0, Held::Everything | Held::Member)
     }
 
     /// Whether all these actions may be done there.
     pub fn may(&self, target: Target<'_>, actions: &[Action]) -> bool {
         match &self.0 {
-            Held::Everything => true,
+            Held::Everything | Held::Member => true,
             Held::Account(account) => account.resolved.privileges.allow_all(target, ActionSet::of(actions)),
             Held::FirstUser => actions.iter().all(|action| match target {
                 Target::Database("admin" | "$external") => {
@@ -200,7 +204,7 @@ impl Rights {
     pub fn may_anything(&self, target: Target<'_>) -> bool {
         match &self.0 {
             Held::Account(account) => account.resolved.privileges.allow_any(target),
-            Held::Everything => true,
+            Held::Everything | Held::Member => true,
             Held::FirstUser | Held::Nothing => false,
         }
     }
@@ -209,8 +213,17 @@ impl Rights {
     pub fn reach(&self, db: &str) -> bool {
         match &self.0 {
             Held::Account(account) => account.resolved.privileges.reach(db),
-            Held::Everything => true,
+            Held::Everything | Held::Member => true,
             Held::FirstUser | Held::Nothing => false,
+        }
+    }
+
+    /// What `$$USER_ROLES` shows: nothing where nobody is asked who he is. Members ask for others, of whom this server knows nothing.
+    pub fn user_roles(&self) -> Option<Arc<DocBuf>> {
+        match &self.0 {
+            Held::Account(account) => Some(account.roles_shown().clone()),
+            Held::Everything => Some(NO_ROLES.clone()),
+            Held::Member | Held::FirstUser | Held::Nothing => None,
         }
     }
 

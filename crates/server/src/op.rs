@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use sheaf_bson::{DocBuf, RawDoc, Timestamp};
 use sheaf_errors::{Code, Result, bail};
-use sheaf_expr::ClusterClock;
+use sheaf_expr::{ClusterClock, SystemVariables};
 use sheaf_front::generic::ShardVersion;
 use sheaf_front::request::Request;
 pub use sheaf_front::request::{ApiParams, Interrupter};
@@ -230,9 +230,10 @@ impl<'a> Operation<'a> {
         }
     }
 
-    /// What shows `$$CLUSTER_TIME`; `None` outside a replica set.
-    pub fn cluster_clock(&self) -> Option<Arc<dyn ClusterClock>> {
-        self.node.replica().map(|replica| replica.clone() as Arc<dyn ClusterClock>)
+    /// The server's own variables: `$$CLUSTER_TIME` in a replica set, `$$USER_ROLES`.
+    pub fn system_variables(&self) -> SystemVariables {
+        let cluster_clock = self.node.replica().map(|replica| replica.clone() as Arc<dyn ClusterClock>);
+        SystemVariables { cluster_clock, user_roles: self.rights.user_roles() }
     }
 
     /// Has the reply wait for this, besides nothing else.

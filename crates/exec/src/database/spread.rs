@@ -25,8 +25,8 @@ impl Db {
             let extra = DocBuf::new().with("ns", name.as_str());
             return Err(Error::new(Code::STALE_CONFIG, text).with_extra(extra.into_bytes()));
         }
-        let clock = self.hooks.cluster_clock.clone();
-        let (on, pipeline) = resolve_view(&view, collection, &Pipeline::default(), clock)?;
+        let system = self.hooks.system.clone();
+        let (on, pipeline) = resolve_view(&view, collection, &Pipeline::default(), system)?;
         let mut read = vec![on.clone()];
         pipeline.foreign_namespaces(&mut read);
         for other in &read {

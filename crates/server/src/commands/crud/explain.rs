@@ -235,7 +235,7 @@ fn explain_pipeline(
     let view = op.view()?;
     let named = view.collection(&namespace.to_string()).cloned();
     let resolved = match named.as_ref().filter(|found| found.is_view() && !pipeline.has_own_source()) {
-        Some(found) => Some(resolve_view(&view, found, pipeline, op.cluster_clock())?),
+        Some(found) => Some(resolve_view(&view, found, pipeline, op.system_variables())?),
         None => None,
     };
     let (namespace, pipeline) = resolved.as_ref().map_or((namespace, pipeline), |(on, joined)| (on, joined));

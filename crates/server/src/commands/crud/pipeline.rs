@@ -31,7 +31,7 @@ pub fn database(op: &Operation<'_>, hint: Option<(&Namespace, Hint)>, bypass_val
             let latencies = metrics.metrics.latencies_of(namespace);
             DocBuf::build(|out| crate::metrics::write_latencies(out, &latencies, histograms))
         }),
-        cluster_clock: op.cluster_clock(),
+        system: op.system_variables(),
         new_object_id: crate::node::new_object_id,
         make_view: Box::new(move |namespace, options, interrupt| {
             make_view(&maker, namespace, options, interrupt)

@@ -26,7 +26,7 @@ const SHORT_WORKS: u64 = 500;
 
 /// The parse context of a command: its time, its `let`, its API rules.
 pub fn parse_cx(op: &Operation<'_>, variables: Option<RawDoc<'_>>) -> Result<ParseCx> {
-    let cx = ParseCx::new().with_now(op.now_millis()).with_cluster_clock(op.cluster_clock());
+    let cx = ParseCx::new().with_now(op.now_millis()).with_system(op.system_variables());
     let mut cx = cx.with_api_strict(op.api().strict);
     if let Some(variables) = variables {
         cx.declare_let(variables)?;

@@ -8,7 +8,7 @@ use sheaf_bson::{DocBuf, RawDoc, Timestamp, Value};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_exec::ddl::collection_options::{CollectionOptions, same_options};
 use sheaf_exec::ddl::index_spec;
-use sheaf_expr::ParseCx;
+use sheaf_expr::{ParseCx, SystemVariables};
 use sheaf_storage::{Catalog, Collection, CreateCollection, Write};
 use sheaf_timeseries::{BUCKETS_PREFIX, TimeseriesOptions};
 
@@ -312,11 +312,17 @@ fn walk_views(
     }
     let mut foreign = Vec::new();
     // Only what it stands on is asked for, so any time will do.
-    let mut cx = ParseCx::new().with_cluster_clock(Some(Arc::new(Timestamp(1))));
+    let mut cx = ParseCx::new().with_system(any_system());
     let parsed = Pipeline::parse_view(pipeline.as_raw(), &Namespace::new(db, source.as_str()), &mut cx);
     if let Ok(parsed) = parsed {
         parsed.foreign_namespaces(&mut foreign);
     }
     walk_views(catalog, db, start, &source, depth + 1, seen)?;
     foreign.iter().try_for_each(|next| walk_views(catalog, db, start, &next.collection, depth + 1, seen))
+}
+
+/// The server's own variables, where any values will do.
+fn any_system() -> SystemVariables {
+    let user_roles = Some(Arc::new(DocBuf::new()));
+    SystemVariables { cluster_clock: Some(Arc::new(Timestamp(1))), user_roles }
 }

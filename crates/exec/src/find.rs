@@ -57,8 +57,7 @@ fn choose_plan(
     if let Some(plan) = cache::lookup(query, collection, &view, &plans) {
         return Executor::new(plan, collection.clone(), reads, query.tailable);
     }
-    let trial = try_out(plans, collection, reads, cx)?;
-    let mut trial = trial;
+    let mut trial = try_out(plans, collection, reads, cx)?;
     let shown = crate::explain::cached(query, collection, &view, &mut trial, cx.limits.now_millis);
     cache::store(query, collection, &view, &Choice::of(trial.winner.plan()), shown);
     Ok(trial.winner)

@@ -51,7 +51,10 @@ impl Credentials {
 
 /// What was derived of a password, by that password, its salt and the rounds; each server has its own salt.
 #[derive(Clone, Default)]
-pub(super) struct Derived(Arc<Mutex<HashMap<(String, Vec<u8>, u32), Hash>>>);
+pub(super) struct Derived(Arc<Mutex<HashMap<Salted, Hash>>>);
+
+/// A password, its salt and the rounds.
+type Salted = (String, Vec<u8>, u32);
 
 /// Servers whose salts are remembered; with one more it begins anew.
 const DERIVED_MOST: usize = 256;

@@ -105,10 +105,8 @@ impl<'a> Aggregate<'a> {
         if let Some(target) = pipeline.target_namespace() {
             check_writable(op, &target.collection)?;
         }
-        if forward::writes(self.pipeline) {
-            if !op.node().is_writable() && op.db() != "local" {
-                return forward::to_primary(op);
-            }
+        if forward::writes(self.pipeline) && !op.node().is_writable() && op.db() != "local" {
+            return forward::to_primary(op);
         }
         names::check_uuid(op.view()?.catalog(), &namespace.to_string(), self.uuid)?;
         let hint = Hint::parse(self.hint)?;

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use sheaf_bson::{DocBuf, RawDoc};
-use sheaf_errors::{Code, Error, Result, bail};
+use sheaf_errors::{Code, Result, bail};
 use sheaf_expr::ParseCx;
 use sheaf_query::matcher::{Features, Matcher};
 
@@ -78,11 +78,10 @@ pub fn reply(op: &Operation<'_>, namespace: &str, entries: Vec<DocBuf>, batch_si
 ///
 /// Errors: those of filters; 5626500 for an order by distance, `BadValue` for `$text`.
 pub fn parse_filter(filter: Option<RawDoc<'_>>, cx: &mut ParseCx) -> Result<Matcher> {
-    let parsed = Matcher::parse_with(filter.unwrap_or(RawDoc::EMPTY), Features::Pipeline, cx);
-    let matcher = parsed.map_err(|error| match error.code() {
-        Code::INDEX_NOT_FOUND => Error::new(Code::BAD_VALUE, "$text is not allowed in this context"),
-        _ => error,
-    })?;
+    let matcher = Matcher::parse_with(filter.unwrap_or(RawDoc::EMPTY), Features::Pipeline, cx)?;
+    if matcher.has_text() {
+        bail!(Code::BAD_VALUE, "$text is not allowed in this context");
+    }
     cx.finish_as("Failed to optimize expression")?;
     Ok(matcher)
 }

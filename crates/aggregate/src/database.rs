@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use sheaf_bson::{DocBuf, RawDoc, Value};
+use sheaf_collation::SharedCollator;
 use sheaf_errors::Result;
 use sheaf_rows::{BoxOperator, Cx, Operator};
 use sheaf_timeseries::TimeseriesOptions;
@@ -80,8 +81,13 @@ pub trait Database: Send + Sync {
     /// [`Pipeline::open_from`]. Variables that the pipeline reads are set in the context of the pulls.
     fn run(&self, namespace: &Namespace, pipeline: &Arc<Pipeline>, cx: &mut Cx<'_>) -> Result<BoxOperator>;
 
-    /// Plans questions for documents whose field equals a value; `None` if no index helps to answer them.
-    fn prepare_equal(&self, namespace: &Namespace, field: &str) -> Result<Option<Box<dyn Probe>>>;
+    /// Plans questions for documents whose field equals a value, as the collator compares; `None` if no index helps to answer them.
+    fn prepare_equal(
+        &self,
+        namespace: &Namespace,
+        field: &str,
+        collator: Option<&SharedCollator>,
+    ) -> Result<Option<Box<dyn Probe>>>;
 
     /// The documents of a stage that reads no collection's documents. `spec` is the stage's argument.
     fn stats(

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use sheaf_bson::{DocBuf, RawDoc, Value};
+use sheaf_collation::SharedCollator;
 use sheaf_expr::{Deps, ParseCx};
 use sheaf_query::matcher::Matcher;
 
@@ -19,7 +20,7 @@ pub(crate) fn touches(changed: &[String], path: &str) -> bool {
 pub(crate) fn split_by(filter: &Arc<Matcher>, free: impl Fn(&str) -> bool) -> Option<SplitFilter> {
     let clauses = clauses(filter);
     let movable = |clause: &DocBuf| {
-        parse(clause.as_raw()).is_some_and(|matcher| {
+        parse(clause.as_raw(), None).is_some_and(|matcher| {
             let mut deps = Deps::new();
             matcher.dependencies(&mut deps);
             !deps.whole_document
@@ -35,7 +36,8 @@ pub(crate) fn split_by(filter: &Arc<Matcher>, free: impl Fn(&str) -> bool) -> Op
     if rest.is_empty() {
         return Some((filter.clone(), None));
     }
-    Some((conjunction(&first)?, Some(conjunction(&rest)?)))
+    let collator = filter.collator();
+    Some((conjunction(&first, collator)?, Some(conjunction(&rest, collator)?)))
 }
 
 /// The conditions of a filter that must all hold, one document each.
@@ -60,20 +62,20 @@ fn flatten(filter: RawDoc<'_>, clauses: &mut Vec<DocBuf>) {
 }
 
 /// The filter of all these conditions.
-pub(crate) fn conjunction(clauses: &[DocBuf]) -> Option<Arc<Matcher>> {
+pub(crate) fn conjunction(clauses: &[DocBuf], collator: Option<&SharedCollator>) -> Option<Arc<Matcher>> {
     let matcher = match clauses {
-        [only] => parse(only.as_raw())?,
+        [only] => parse(only.as_raw(), collator)?,
         _ => {
             let all = sheaf_bson::ArrayBuf::of(clauses);
-            parse(DocBuf::new().with("$and", &all).as_raw())?
+            parse(DocBuf::new().with("$and", &all).as_raw(), collator)?
         }
     };
     Some(Arc::new(matcher))
 }
 
 /// Filters without `$expr` read no variables, so that they parse in any context.
-fn parse(filter: RawDoc<'_>) -> Option<Matcher> {
-    Matcher::parse(filter, &mut ParseCx::new()).ok()
+fn parse(filter: RawDoc<'_>, collator: Option<&SharedCollator>) -> Option<Matcher> {
+    Matcher::parse(filter, &mut ParseCx::new().with_collator(collator.cloned())).ok()
 }
 
 /// `{$and: [a, b]}`.
@@ -87,5 +89,5 @@ pub(crate) fn both(a: &Matcher, b: &Matcher) -> Option<Arc<Matcher>> {
     if clauses.is_empty() {
         return Some(Arc::new(Matcher::everything()));
     }
-    conjunction(&clauses)
+    conjunction(&clauses, a.collator())
 }

@@ -5,6 +5,7 @@ use std::collections::{HashMap, HashSet};
 use std::mem::take;
 
 use sheaf_bson::{DocBuf, OwnedValue, RawDoc, Type, Value};
+use sheaf_collation::{SharedCollator, key_of};
 use sheaf_errors::Result;
 use sheaf_expr::ParseCx;
 use sheaf_meter::Held;
@@ -23,6 +24,7 @@ pub(crate) struct Join {
     database: SharedDatabase,
     from: Namespace,
     field: Path,
+    collator: Option<SharedCollator>,
     everything: SharedPipeline,
     way: Option<Way>,
     /// Another command pulls: what an index has answered so far may be otherwise now.
@@ -33,11 +35,14 @@ pub(crate) struct Join {
     shown: Figures,
 }
 
+/// Places of documents by what the field is compared by.
+type Places = HashMap<OwnedValue, SmallVec<[u32; 2]>, ahash::RandomState>;
+
 enum Way {
     Index(Probing),
     Table {
         documents: Vec<DocBuf>,
-        by_value: HashMap<OwnedValue, SmallVec<[u32; 2]>, ahash::RandomState>,
+        by_value: Places,
         /// The places of what was found, from the last to the next.
         found: Vec<u32>,
         current: u32,
@@ -121,11 +126,12 @@ impl Probing {
 }
 
 impl Join {
-    pub(crate) fn new(database: SharedDatabase, from: Namespace, field: &str) -> Self {
+    pub(crate) fn new(database: SharedDatabase, from: Namespace, field: &str, collator: Option<SharedCollator>) -> Self {
         Join {
             database,
             from,
             field: Path::new(field),
+            collator,
             everything: SharedPipeline::default(),
             way: None,
             resumed: false,
@@ -148,7 +154,7 @@ impl Join {
             Way::Index(probing) => probing.begin(values, cx)?,
             Way::Table { by_value, found, .. } => {
                 found.clear();
-                found.extend(values.iter().filter_map(|value| by_value.get(value)).flatten());
+                found.extend(values.iter().filter_map(|value| look_up(by_value, self.collator.as_ref(), value)).flatten());
                 found.sort_unstable_by(|a, b| b.cmp(a));
                 found.dedup();
             }
@@ -214,7 +220,7 @@ impl Join {
             let mut list = field.array("$in");
             values.iter().for_each(|value| _ = list.push(value));
         });
-        let matcher = Matcher::parse(filter.as_raw(), &mut ParseCx::new())?;
+        let matcher = Matcher::parse(filter.as_raw(), &mut ParseCx::new().with_collator(self.collator.clone()))?;
         let mut all = self.database.run(&self.from, &self.everything, cx)?;
         let mut found = Vec::new();
         let mut held = sheaf_meter::reserve(0)?;
@@ -233,7 +239,7 @@ impl Join {
 
     /// Decides how to join, and reads the other collection if that takes a table.
     fn choose(&mut self, cx: &mut Cx<'_>) -> Result<Way> {
-        let Some(probe) = self.database.prepare_equal(&self.from, self.field.dotted())? else {
+        let Some(probe) = self.database.prepare_equal(&self.from, self.field.dotted(), self.collator.as_ref())? else {
             let table = self.read_all(false, cx)?;
             return Ok(table.unwrap_or(Way::Scan {
                 found: Vec::new(),
@@ -265,7 +271,7 @@ impl Join {
     fn read_all(&mut self, in_place_of_index: bool, cx: &mut Cx<'_>) -> Result<Option<Way>> {
         let mut all = self.database.run(&self.from, &self.everything, cx)?;
         let mut documents = Vec::new();
-        let mut by_value: HashMap<OwnedValue, SmallVec<[u32; 2]>, ahash::RandomState> = HashMap::default();
+        let mut by_value = Places::default();
         let mut held = sheaf_meter::reserve(0)?;
         while pull(&mut all, cx)? {
             cx.check_interrupt()?;
@@ -299,13 +305,25 @@ impl Join {
     fn each_value(&self, document: RawDoc<'_>, mut visit: impl FnMut(OwnedValue)) -> Result<()> {
         self.field.any(document, true, &mut |element, _| {
             match element {
-                Some(element) => visit(OwnedValue::from(element.value())),
+                Some(element) => visit(key_of(self.collator.as_ref(), element.value())),
                 // A missing field equals null.
                 None => visit(OwnedValue::from(Value::Null)),
             }
             Ok(false)
         })?;
         Ok(())
+    }
+}
+
+/// The places of the documents with this value.
+fn look_up<'t>(
+    by_value: &'t Places,
+    collator: Option<&SharedCollator>,
+    value: &OwnedValue,
+) -> Option<&'t SmallVec<[u32; 2]>> {
+    match collator {
+        None => by_value.get(value),
+        Some(_) => by_value.get(&key_of(collator, value.as_value())),
     }
 }
 

@@ -31,7 +31,8 @@ fn check_length(stages: usize) -> Result<()> {
 /// Reads a pipeline in any place, and optimises it.
 pub(crate) fn pipeline(stages: RawDoc<'_>, cx: &mut StageCx<'_>) -> Result<Pipeline> {
     let variables = cx.expr.slots().map(|(name, slot)| (name.into(), slot)).collect();
-    let mut pipeline = Pipeline { in_facet: cx.in_facet, variables, ..Pipeline::default() };
+    let collator = cx.expr.collator().cloned();
+    let mut pipeline = Pipeline { in_facet: cx.in_facet, variables, collator, ..Pipeline::default() };
     let mut entries = Vec::new();
     let count = stages.count();
     check_length(count)?;
@@ -188,6 +189,7 @@ impl Pipeline {
             in_facet: self.in_facet,
             held: self.held.iter().chain(&rest.held).cloned().collect(),
             variables: self.variables.iter().chain(&rest.variables).cloned().collect(),
+            collator: rest.collator.clone(),
         };
         optimize::optimize(&mut joined.stages);
         joined.check_order();

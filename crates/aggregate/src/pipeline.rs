@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use sheaf_bson::{ArrayBuf, DocBuf, RawDoc};
+use sheaf_collation::SharedCollator;
 use sheaf_errors::Result;
 use sheaf_expr::{Deps, Slot};
 use sheaf_meter::Held;
@@ -34,6 +35,8 @@ pub struct Pipeline {
     pub(crate) held: Vec<Arc<Held>>,
     /// The variables of enclosing stages that it may read.
     pub(crate) variables: Vec<(Box<str>, Slot)>,
+    /// How its stages compare strings, if not by their bytes.
+    pub(crate) collator: Option<SharedCollator>,
 }
 
 /// A stage as it was given, and what it means.
@@ -104,6 +107,11 @@ impl Pipeline {
     /// The stages, optimised.
     pub fn stages(&self) -> &[SharedStage] {
         &self.stages
+    }
+
+    /// How the stages compare strings, if not by their bytes.
+    pub fn collator(&self) -> Option<&SharedCollator> {
+        self.collator.as_ref()
     }
 
     /// Whether there are no stages.

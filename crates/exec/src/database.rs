@@ -17,6 +17,7 @@ use sheaf_aggregate::{
     Database, MergeIndex, MergeWrite, Namespace, OutWriter, Pipeline, Probe, SharedDatabase, StatsSource,
 };
 use sheaf_bson::{DocBuf, ObjectId, RawDoc, Value};
+use sheaf_collation::SharedCollator;
 use sheaf_errors::{Code, Result, bail};
 use sheaf_expr::{ParseCx, SystemVariables};
 use sheaf_query::matcher::Matcher;
@@ -199,9 +200,10 @@ impl Db {
                     "View depth too deep or view cycle detected; maximum depth is {MAX_VIEW_DEPTH}"
                 );
             }
+            check_view_collation(&collection, pipeline)?;
             let under = Namespace::new(namespace.database.clone(), on.clone());
             let joined = Arc::new(
-                view_pipeline(stages.as_raw(), &under, self.hooks.system.clone())?
+                view_pipeline(stages.as_raw(), &under, pipeline, self.hooks.system.clone())?
                     .followed_by(pipeline)?,
             );
             return self.run_at(&under, &joined, cx, depth + 1);
@@ -253,7 +255,8 @@ fn below(view: &View, namespace: &Namespace) -> String {
 /// The query that a pipeline's leading stages make, and how many stages those are.
 pub fn head_query(pipeline: &Pipeline) -> (Query, usize) {
     let head = pipeline.head();
-    let mut query = Query { matcher: head.matcher.cloned(), ..Query::default() };
+    let collator = pipeline.collator().cloned();
+    let mut query = Query { collator, matcher: head.matcher.cloned(), ..Query::default() };
     let sortable = head.sort.is_none_or(|sort| !sort.needs_metadata());
     if !sortable {
         return (query, head.stages_of_match);
@@ -285,13 +288,28 @@ pub fn head_query(pipeline: &Pipeline) -> (Query, usize) {
     (query, done)
 }
 
-/// A view's own pipeline.
+/// What reads a view compares strings as the view does.
+///
+/// Errors: `OptionNotSupportedOnView`.
+pub fn check_view_collation(view: &Collection, pipeline: &Pipeline) -> Result<()> {
+    if view.collator.as_ref() != pipeline.collator() {
+        bail!(
+            Code::OPTION_NOT_SUPPORTED_ON_VIEW,
+            "Cannot override the default collation of view {}",
+            view.namespace
+        );
+    }
+    Ok(())
+}
+
+/// A view's own pipeline, to be followed by another.
 pub fn view_pipeline(
     stages: RawDoc<'_>,
     on: &Namespace,
+    followed_by: &Pipeline,
     system: SystemVariables,
 ) -> Result<Pipeline> {
-    let mut cx = ParseCx::new().with_system(system);
+    let mut cx = ParseCx::new().with_system(system).with_collator(followed_by.collator().cloned());
     let pipeline = Pipeline::parse_view(stages, on, &mut cx)?;
     cx.finish()?;
     Ok(pipeline)
@@ -304,13 +322,14 @@ pub fn resolve_view(
     pipeline: &Pipeline,
     system: SystemVariables,
 ) -> Result<(Namespace, Pipeline)> {
+    check_view_collation(collection, pipeline)?;
     let mut joined = pipeline.clone();
     let mut current = collection.view.clone();
     let mut namespace = Namespace::new(collection.db(), collection.name());
     for _ in 0..MAX_VIEW_DEPTH {
         let Some((on, stages)) = current else { return Ok((namespace, joined)) };
         namespace = Namespace::new(namespace.database, on);
-        joined = view_pipeline(stages.as_raw(), &namespace, system.clone())?.followed_by(&joined)?;
+        joined = view_pipeline(stages.as_raw(), &namespace, &joined, system.clone())?.followed_by(&joined)?;
         current = view.collection(&namespace.to_string()).and_then(|c| c.view.clone());
     }
     bail!(
@@ -324,7 +343,12 @@ impl Database for Db {
         self.run_at(namespace, pipeline, cx, 0)
     }
 
-    fn prepare_equal(&self, namespace: &Namespace, field: &str) -> Result<Option<Box<dyn Probe>>> {
+    fn prepare_equal(
+        &self,
+        namespace: &Namespace,
+        field: &str,
+        collator: Option<&SharedCollator>,
+    ) -> Result<Option<Box<dyn Probe>>> {
         let Some(collection) = self.collection(namespace) else { return Ok(None) };
         if collection.is_view() {
             return Ok(None);
@@ -333,7 +357,7 @@ impl Database for Db {
         if self.reads.mixed(&collection)? {
             return Ok(None);
         }
-        let probe = EqualProbe::plan(&collection, field, &self.reads);
+        let probe = EqualProbe::plan(&collection, field, collator, &self.reads);
         Ok(probe.map(|probe| Box::new(probe) as Box<dyn Probe>))
     }
 
@@ -381,7 +405,7 @@ impl Database for Db {
                 && index.partial.is_none()
                 && index.fields.len() == on.len()
                 && index.fields.iter().all(|(path, _)| on.contains(path))
-                && crate::index::compares_strings_alike(&collection, index)
+                && crate::index::compares_strings_alike(index, collection.collator.as_ref())
         });
         Ok(found.map(|index| MergeIndex { sparse: index.sparse }))
     }

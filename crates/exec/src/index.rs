@@ -1,6 +1,7 @@
 //! Small questions about indexes that several parts ask.
 
 use sheaf_bson::{DocBuf, RawDoc, Value};
+use sheaf_collation::SharedCollator;
 use sheaf_storage::{Collection, Index, IndexKind};
 
 /// Per field of the index, whether it keeps hashes.
@@ -26,13 +27,11 @@ pub fn is_record_order(collection: &Collection, index: &Index) -> bool {
     index.kind == IndexKind::Id && clustered_by_id(collection)
 }
 
-/// Whether the index is defined to compare strings as the collection's queries do, if they name no collation of their own. Of
-/// another index, which `createIndexes` may make, bounds of strings, and the order of strings, mean something else: it serves
-/// other values only. (Its keys are binary so far, and marked as such in the catalog.)
-pub fn compares_strings_alike(collection: &Collection, index: &Index) -> bool {
-    let (own, default) = (index.spec.as_raw(), collection.options.as_raw());
-    is_record_order(collection, index)
-        || sheaf_bson::compare(own.get_or_missing("collation"), default.get_or_missing("collation")).is_eq()
+/// Whether the index is defined to compare strings as a query does that has this collator. Of another index bounds of
+/// strings, and the order of strings, mean something else: it serves other values only. (Keys are binary so far, whatever
+/// the index's specification says, and marked as such in the catalog.)
+pub fn compares_strings_alike(_index: &Index, collator: Option<&SharedCollator>) -> bool {
+    collator.is_none()
 }
 
 /// The text of a key pattern in plan summaries: `{ a: 1, b: -1 }`.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::OnceLock;
 
 use sheaf_bson::{DocBuf, RawDoc, Timestamp, Value};
+use sheaf_collation::SharedCollator;
 use sheaf_errors::{Code, Error, Result, bail};
 use sheaf_meter::{ALLOCATION, Held};
 
@@ -88,6 +89,7 @@ pub struct ParseCx {
     next_slot: u32,
     seed: u64,
     fold_error: Option<Error>,
+    collator: Option<SharedCollator>,
 }
 
 impl Default for ParseCx {
@@ -114,6 +116,7 @@ impl ParseCx {
             next_slot: 0,
             seed: std::hash::RandomState::new().hash_one(0u8),
             fold_error: None,
+            collator: None,
         }
     }
 
@@ -166,6 +169,18 @@ impl ParseCx {
     /// Whether the command is held to the stable API.
     pub fn is_api_strict(&self) -> bool {
         self.api_strict
+    }
+
+    /// Sets how strings compare in all that is parsed from here on: expressions, filters, sorts, updates, stages.
+    #[must_use]
+    pub fn with_collator(mut self, collator: Option<SharedCollator>) -> Self {
+        self.collator = collator;
+        self
+    }
+
+    /// How strings compare, if not by their bytes.
+    pub fn collator(&self) -> Option<&SharedCollator> {
+        self.collator.as_ref()
     }
 
     /// Seeds `$rand`; without it, every context is seeded differently.

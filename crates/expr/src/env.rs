@@ -1,7 +1,6 @@
 //! What an evaluation needs besides the document.
 
 use std::cell::{Cell, RefCell};
-use std::cmp::Ordering;
 
 use bumpalo::Bump;
 use sheaf_bson::{RawDoc, Value};
@@ -137,19 +136,6 @@ impl<'a> Env<'a> {
         }
         self.count_at.set(bytes + COUNTED_BYTES);
         Ok(())
-    }
-
-    /// [`Env::compare`], counted.
-    ///
-    /// Errors: like [`Env::spend`].
-    pub fn try_compare(&self, a: Value<'_>, b: Value<'_>) -> Result<Ordering> {
-        sheaf_meter::tick_for(size_of_value(a).min(size_of_value(b)))?;
-        Ok(self.compare(a, b))
-    }
-
-    /// Compares two values as the operation does. (The hook for collations.)
-    pub fn compare(&self, a: Value<'_>, b: Value<'_>) -> Ordering {
-        sheaf_bson::compare(a, b)
     }
 
     /// Text built in the arena.

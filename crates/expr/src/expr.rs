@@ -1,6 +1,9 @@
 //! Parsed expressions and their evaluation.
 
+use std::cmp::Ordering;
+
 use sheaf_bson::{RawDoc, Value, array_in, document_in};
+use sheaf_collation::{SharedCollator, compare_by};
 use sheaf_errors::Result;
 
 use crate::constant::Constant;
@@ -51,6 +54,8 @@ pub(crate) struct Call {
     pub(crate) args: Box<[Expr]>,
     /// What the operator's parser prepared besides arguments.
     pub(crate) state: State,
+    /// How the operator compares strings, if not by their bytes.
+    pub(crate) collator: Option<SharedCollator>,
 }
 
 /// The document and surroundings of an evaluation.
@@ -58,6 +63,22 @@ pub(crate) struct Call {
 pub(crate) struct Cx<'a, 'e> {
     pub(crate) root: RawDoc<'a>,
     pub(crate) env: &'e Env<'a>,
+    collator: Option<&'a SharedCollator>,
+}
+
+impl Cx<'_, '_> {
+    /// [`Cx::compare`], counted.
+    ///
+    /// Errors: like [`Env::spend`].
+    pub(crate) fn try_compare(&self, a: Value<'_>, b: Value<'_>) -> Result<Ordering> {
+        sheaf_meter::tick_for(size_of_value(a).min(size_of_value(b)))?;
+        Ok(self.compare(a, b))
+    }
+
+    /// Compares two values as the operator that is evaluated does.
+    pub(crate) fn compare(&self, a: Value<'_>, b: Value<'_>) -> Ordering {
+        compare_by(self.collator, a, b)
+    }
 }
 
 /// The shape of an expression, for planners and optimisers.
@@ -101,7 +122,7 @@ impl Expr {
     /// # Ok::<(), sheaf_errors::Error>(())
     /// ```
     pub fn eval<'a>(&'a self, root: RawDoc<'a>, env: &Env<'a>) -> Result<Value<'a>> {
-        self.value(Cx { root, env })
+        self.value(Cx { root, env, collator: None })
     }
 
     /// The value, if it is known without a document.
@@ -165,9 +186,17 @@ impl Expr {
         Expr(Node::Absent)
     }
 
-    /// A call that is never folded.
+    /// A call that compares strings by this collator.
+    pub(crate) fn collated(mut self, collator: Option<&SharedCollator>) -> Expr {
+        if let (Node::Call(call), Some(_)) = (&mut self.0, collator) {
+            call.collator = collator.cloned();
+        }
+        self
+    }
+
+    /// A call that is not evaluated yet.
     pub(crate) fn unfolded(op: &'static Operator, args: Vec<Expr>, state: State) -> Expr {
-        Expr(Node::Call(Box::new(Call { op, args: args.into(), state })))
+        Expr(Node::Call(Box::new(Call { op, args: args.into(), state, collator: None })))
     }
 
     pub(crate) fn is_absent(&self) -> bool {
@@ -225,6 +254,7 @@ impl Call {
     }
 
     fn value<'a>(&'a self, cx: Cx<'a, '_>) -> Result<Value<'a>> {
+        let cx = Cx { collator: self.collator.as_ref(), ..cx };
         match &self.op.form {
             Form::Values(_, eval) => match &*self.args {
                 [a] => {

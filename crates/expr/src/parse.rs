@@ -70,7 +70,7 @@ impl Expr {
     /// A call, or its value if that is known already.
     pub(crate) fn call(op: &'static Operator, args: Vec<Expr>, state: State, cx: &mut ParseCx) -> Expr {
         let fixed = op.pure && args.iter().all(|arg| arg.constant().is_some() || arg.is_absent());
-        let call = Expr::unfolded(op, args, state);
+        let call = Expr::unfolded(op, args, state).collated(cx.collator());
         if !fixed {
             return call;
         }

@@ -5,12 +5,10 @@
 //! - [`schema`]: `$jsonSchema`; [`validation`]: the `errInfo` of a document that fails its validator.
 //! - [`projection`]: find's and `$project`'s projections, and `$addFields`.
 //! - [`sort`]: sort patterns, sort keys, and a bounded sorter.
-//! - [`collation`]: the collation document.
 //! - [`update`] and [`diff`]: update operators, and what they changed.
 //!
 //! Nothing here touches a disk, a clock or a socket: the time and random numbers are passed in.
 
-pub mod collation;
 pub mod diff;
 pub mod matcher;
 mod owned;

@@ -7,6 +7,7 @@ use sheaf_aggregate::{
 };
 use sheaf_bson::{ArrayBuf, DocBuf, ObjectId, RawDoc, Value, doc};
 use sheaf_cluster::{GoOn, Sharded, first_batch};
+use sheaf_collation::SharedCollator;
 use sheaf_errors::{Code, Error, Result, bail};
 use sheaf_rows::{BoxOperator, Cx};
 use sheaf_timeseries::TimeseriesOptions;
@@ -186,7 +187,7 @@ impl Database for ClusterDatabase {
         }
     }
 
-    fn prepare_equal(&self, _: &Namespace, _: &str) -> Result<Option<Box<dyn Probe>>> {
+    fn prepare_equal(&self, _: &Namespace, _: &str, _: Option<&SharedCollator>) -> Result<Option<Box<dyn Probe>>> {
         // A question for each document would be a round trip for each.
         Ok(None)
     }

@@ -7,6 +7,7 @@ use std::task::Waker;
 
 use ahash::AHashMap;
 use sheaf_bson::{DocBuf, RawDoc, Value};
+use sheaf_collation::{Collator, SharedCollator};
 use sheaf_errors::{Code, Error, Result};
 use uuid::Uuid;
 
@@ -127,6 +128,8 @@ pub struct Collection {
     pub capped: Option<Capped>,
     /// Whether the log keeps documents as they were before each change (`changeStreamPreAndPostImages`).
     pub keeps_images: bool,
+    /// How queries that name no collation compare strings, if not by their bytes.
+    pub collator: Option<SharedCollator>,
     /// `(viewOn, pipeline)` of a view: the name without database, and the array.
     pub view: Option<(String, DocBuf)>,
     /// Ready ones and those being built; a query uses only [`Index::ready`] ones. The `_id` index comes first.
@@ -208,6 +211,7 @@ impl Collection {
             options: self.options.clone(),
             capped: self.capped,
             keeps_images: self.keeps_images,
+            collator: self.collator.clone(),
             view: self.view.clone(),
             indexes: self.indexes.iter().filter(|index| keep(index)).cloned().collect(),
             replacements: Vec::new(),
@@ -320,6 +324,9 @@ impl Collection {
             let pipeline = raw.get("pipeline").and_then(|v| v.as_array()).unwrap_or(RawDoc::EMPTY);
             (on.to_owned(), DocBuf::from(pipeline))
         });
+        // `create` has checked it.
+        let collator = raw.get("collation").and_then(|v| v.as_doc());
+        let collator = collator.and_then(|collation| Collator::parse(collation).ok().flatten());
         let images = raw.get("changeStreamPreAndPostImages").and_then(|v| v.as_doc());
         let keeps_images = images.and_then(|images| images.get("enabled")).is_some_and(|v| v.truthy());
         let oplog_head = crate::oplog::head(&namespace, &uuid);
@@ -330,6 +337,7 @@ impl Collection {
             ident,
             capped,
             keeps_images,
+            collator,
             view,
             indexes,
             replacements,

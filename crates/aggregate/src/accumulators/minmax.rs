@@ -2,25 +2,35 @@
 
 use std::cmp::Ordering;
 
-use sheaf_bson::{Bump, OwnedValue, Value, compare};
+use sheaf_bson::{Bump, OwnedValue, Value};
+use sheaf_collation::{SharedCollator, compare_by};
 use sheaf_errors::Result;
+use sheaf_expr::{Expr, ParseCx};
 
-use super::state::{State, copy_in};
+use super::state::{Parsed, State, copy_in};
 
 /// `$min` and `$max`: null, undefined and missing do not take part.
 pub(super) struct Extreme {
     wanted: Ordering,
     best: Option<OwnedValue>,
+    collator: Option<SharedCollator>,
 }
 
-impl Extreme {
-    pub(super) fn min() -> Self {
-        Extreme { wanted: Ordering::Less, best: None }
-    }
+pub(super) fn parse_min(_: &'static str, argument: Value<'_>, cx: &mut ParseCx) -> Result<Parsed> {
+    parse_extreme(Ordering::Less, argument, cx)
+}
 
-    pub(super) fn max() -> Self {
-        Extreme { wanted: Ordering::Greater, best: None }
-    }
+pub(super) fn parse_max(_: &'static str, argument: Value<'_>, cx: &mut ParseCx) -> Result<Parsed> {
+    parse_extreme(Ordering::Greater, argument, cx)
+}
+
+fn parse_extreme(wanted: Ordering, argument: Value<'_>, cx: &mut ParseCx) -> Result<Parsed> {
+    let collator = cx.collator().cloned();
+    Ok(Parsed {
+        input: Expr::parse(argument, cx)?,
+        init: None,
+        make: Box::new(move |_| Ok(Box::new(Extreme { wanted, best: None, collator: collator.clone() }))),
+    })
 }
 
 impl State for Extreme {
@@ -29,7 +39,7 @@ impl State for Extreme {
             return Ok(());
         }
         let better = match &self.best {
-            Some(best) => compare(value, best.as_value()) == self.wanted,
+            Some(best) => compare_by(self.collator.as_ref(), value, best.as_value()) == self.wanted,
             None => true,
         };
         if better {

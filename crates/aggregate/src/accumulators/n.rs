@@ -3,7 +3,8 @@
 use std::cmp::Ordering;
 use std::collections::VecDeque;
 
-use sheaf_bson::{Bump, OwnedValue, Value, array_in, compare};
+use sheaf_bson::{Bump, OwnedValue, Value, array_in};
+use sheaf_collation::{SharedCollator, compare_by};
 use sheaf_errors::{Result, bail};
 use sheaf_expr::{Expr, ParseCx};
 
@@ -25,6 +26,7 @@ struct Best {
     /// `First` and `Last`: in order of arrival. `Min` and `Max`: best first.
     values: VecDeque<OwnedValue>,
     held: usize,
+    collator: Option<SharedCollator>,
 }
 
 pub(super) fn parse_first(name: &'static str, argument: Value<'_>, cx: &mut ParseCx) -> Result<Parsed> {
@@ -57,11 +59,13 @@ fn parse(name: &'static str, argument: Value<'_>, cx: &mut ParseCx, which: Which
     }
     let Some(n) = n else { bail!(5787906, "Missing value for 'n'") };
     let Some(input) = input else { bail!(5787907, "Missing value for 'input'") };
+    let collator = cx.collator().cloned();
     Ok(Parsed {
         input,
         init: Some(n),
         make: Box::new(move |n| {
-            Ok(Box::new(Best { name, which, n: count(n)?, values: VecDeque::new(), held: 0 }))
+            let (n, collator) = (count(n)?, collator.clone());
+            Ok(Box::new(Best { name, which, n, values: VecDeque::new(), held: 0, collator }))
         }),
     })
 }
@@ -125,7 +129,8 @@ impl Best {
 
     /// Puts a value in its place among the best `n`, behind its equals.
     fn insert(&mut self, value: Value<'_>, better: Ordering) {
-        let place = self.values.partition_point(|known| compare(value, known.as_value()) != better);
+        let by = self.collator.as_ref();
+        let place = self.values.partition_point(|known| compare_by(by, value, known.as_value()) != better);
         if place >= self.n {
             return;
         }

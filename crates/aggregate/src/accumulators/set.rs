@@ -3,9 +3,11 @@
 use std::collections::HashSet;
 
 use sheaf_bson::{Bump, DocBuf, OwnedValue, Value, array_in};
+use sheaf_collation::{SharedCollator, key_of};
 use sheaf_errors::{Code, Result, bail};
+use sheaf_expr::{Expr, ParseCx};
 
-use super::state::{State, check_state_memory, no_partial, partial_elements};
+use super::state::{Parsed, State, check_state_memory, no_partial, partial_elements};
 
 /// `$push`.
 #[derive(Default)]
@@ -47,12 +49,32 @@ impl State for Push {
 pub(super) struct AddToSet {
     values: HashSet<OwnedValue, ahash::RandomState>,
     held: usize,
+    /// With a collator, what the values are compared by.
+    keys: HashSet<OwnedValue, ahash::RandomState>,
+    collator: Option<SharedCollator>,
+}
+
+pub(super) fn parse_add_to_set(_: &'static str, argument: Value<'_>, cx: &mut ParseCx) -> Result<Parsed> {
+    let collator = cx.collator().cloned();
+    Ok(Parsed {
+        input: Expr::parse(argument, cx)?,
+        init: None,
+        make: Box::new(move |_| Ok(Box::new(AddToSet { collator: collator.clone(), ..AddToSet::default() }))),
+    })
 }
 
 impl State for AddToSet {
     fn add(&mut self, value: Value<'_>) -> Result<()> {
         if value.is_missing() {
             return Ok(());
+        }
+        if self.collator.is_some() {
+            let key = key_of(self.collator.as_ref(), value);
+            let bytes = key.memory_bytes();
+            if !self.keys.insert(key) {
+                return Ok(());
+            }
+            self.held += bytes;
         }
         let value = OwnedValue::from(value);
         let bytes = value.memory_bytes();
@@ -121,8 +143,13 @@ impl State for ConcatArrays {
 }
 
 /// `$setUnion`.
-#[derive(Default)]
 pub(super) struct SetUnion(AddToSet);
+
+pub(super) fn parse_set_union(_: &'static str, argument: Value<'_>, cx: &mut ParseCx) -> Result<Parsed> {
+    let collator = cx.collator().cloned();
+    let make = move || SetUnion(AddToSet { collator: collator.clone(), ..AddToSet::default() });
+    Ok(Parsed { input: Expr::parse(argument, cx)?, init: None, make: Box::new(move |_| Ok(Box::new(make()))) })
+}
 
 impl State for SetUnion {
     fn add(&mut self, value: Value<'_>) -> Result<()> {

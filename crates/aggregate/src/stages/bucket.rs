@@ -3,7 +3,8 @@
 use std::cmp::Ordering;
 use std::sync::Arc;
 
-use sheaf_bson::{DocBuf, OwnedValue, Value, compare};
+use sheaf_bson::{DocBuf, OwnedValue, Value};
+use sheaf_collation::compare_by;
 use sheaf_errors::{Result, bail};
 use sheaf_expr::{Expr, ParseCx, size_of_value};
 
@@ -42,7 +43,7 @@ pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<Sha
         bail!(40198, "$bucket requires 'groupBy' and 'boundaries' to be specified.");
     };
     if let Some(default) = &default {
-        check_default(default, &boundaries)?;
+        check_default(default, &boundaries, cx.expr)?;
     }
     // The expression stands twice in each branch, each boundary three times.
     let of_boundaries: usize = boundaries.iter().map(|boundary| 3 * size_of_value(boundary.as_value())).sum();
@@ -60,7 +61,7 @@ pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<Sha
     sheaf_meter::grow(spec.as_bytes().len())?;
     let accumulations = output.map_or_else(|| vec![Accumulation::count("count")], |(output, _)| output);
     let sort = Sort::new(DocBuf::new().with("_id", 1).as_raw(), cx.expr)?;
-    Ok(vec![Arc::new(Group::new(id, accumulations, spec)), Arc::new(sort)])
+    Ok(vec![Arc::new(Group::new(id, accumulations, spec, cx.expr)), Arc::new(sort)])
 }
 
 /// What a branch takes besides the values in it.
@@ -158,7 +159,7 @@ fn parse_boundaries(value: Value<'_>, cx: &mut ParseCx) -> Result<Vec<OwnedValue
                 high.type_name()
             );
         }
-        if compare(low, high) != Ordering::Less {
+        if compare_by(cx.collator(), low, high) != Ordering::Less {
             bail!(
                 40194,
                 "The 'boundaries' option to $bucket must be sorted, but elements are not in ascending order: {} and {}.",
@@ -170,10 +171,11 @@ fn parse_boundaries(value: Value<'_>, cx: &mut ParseCx) -> Result<Vec<OwnedValue
     Ok(boundaries)
 }
 
-fn check_default(default: &OwnedValue, boundaries: &[OwnedValue]) -> Result<()> {
+fn check_default(default: &OwnedValue, boundaries: &[OwnedValue], cx: &ParseCx) -> Result<()> {
     let (low, high) = (&boundaries[0], &boundaries[boundaries.len() - 1]);
     let same_type = default.kind().order() == low.kind().order();
-    if same_type && default >= low && default < high {
+    let order = |other: &OwnedValue| compare_by(cx.collator(), default.as_value(), other.as_value());
+    if same_type && order(low).is_ge() && order(high).is_lt() {
         bail!(
             40199,
             "The $bucket 'default' field must be less than the lowest boundary or greater than or equal to the highest \

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use sheaf_bson::{Bump, DocBuf, OwnedValue, RawDoc, Value, compare};
+use sheaf_collation::{SharedCollator, compare_by};
 use sheaf_errors::{Result, bail};
 use sheaf_expr::{Deps, Expr};
 use sheaf_meter::Held;
@@ -29,6 +30,7 @@ pub struct BucketAuto {
     buckets: usize,
     accumulations: Vec<Accumulation>,
     granularity: Option<Granularity>,
+    collator: Option<SharedCollator>,
 }
 
 pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<SharedStage>> {
@@ -64,7 +66,8 @@ pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<Sha
         bail!(40246, "$bucketAuto requires 'groupBy' and 'buckets' to be specified.");
     };
     let accumulations = output.unwrap_or_else(|| vec![Accumulation::count("count")]);
-    Ok(vec![Arc::new(BucketAuto { group_by, buckets, accumulations, granularity })])
+    let collator = cx.expr.collator().cloned();
+    Ok(vec![Arc::new(BucketAuto { group_by, buckets, accumulations, granularity, collator })])
 }
 
 fn parse_buckets(value: Value<'_>) -> Result<usize> {
@@ -109,7 +112,8 @@ impl BucketAuto {
             }
             let value = if value.is_missing() { Value::Null } else { value };
             key.clear();
-            sheaf_bson::key::encode_bound(value, false, &mut key);
+            let by = self.collator.as_ref().map_or(value, |collator| collator.key(value, &arena));
+            sheaf_bson::key::encode_bound(by, false, &mut key);
             let values = self.accumulations.iter().map(|accumulation| accumulation.value(document, &env));
             rows.add(&key, value, values)?;
             drop(env);
@@ -118,6 +122,10 @@ impl BucketAuto {
         }
         let mut rows = rows.finish(figures)?;
         Ok((Input { next: AsideRow::next(&mut rows)?, rows }, count))
+    }
+
+    fn are_equal(&self, a: &OwnedValue, b: &OwnedValue) -> bool {
+        compare_by(self.collator.as_ref(), a.as_value(), b.as_value()).is_eq()
     }
 
     /// The buckets.
@@ -145,7 +153,7 @@ impl BucketAuto {
                     high
                 }
                 None => {
-                    while input.value().is_some_and(|next| next == bucket.last) && bucket.take(input)? {}
+                    while input.value().is_some_and(|next| self.are_equal(&next, &bucket.last)) && bucket.take(input)? {}
                     // The upper boundary is the next bucket's lower one; the last bucket includes it.
                     input.value().unwrap_or_else(|| bucket.last.clone())
                 }

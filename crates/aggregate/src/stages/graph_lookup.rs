@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use sheaf_bson::{Bump, DocBuf, OwnedValue, RawDoc, Value};
+use sheaf_collation::{SharedCollator, key_of};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_expr::{Deps, Expr, FieldPath};
 use sheaf_query::matcher::Matcher;
@@ -33,6 +34,7 @@ pub struct GraphLookup {
     max_depth: Option<i64>,
     depth_field: Option<FieldPath>,
     restrict: Option<Matcher>,
+    collator: Option<SharedCollator>,
 }
 
 pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<SharedStage>> {
@@ -87,6 +89,7 @@ pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<Sha
                 max_depth,
                 depth_field,
                 restrict,
+                collator: cx.expr.collator().cloned(),
             };
             Ok(vec![Arc::new(stage)])
         }
@@ -130,7 +133,7 @@ struct GraphLookupRun {
 
 impl GraphLookupRun {
     fn new(stage: Arc<GraphLookup>, input: BoxOperator, database: SharedDatabase) -> Self {
-        let join = Join::new(database, stage.from.clone(), &stage.connect_to.dotted());
+        let join = Join::new(database, stage.from.clone(), &stage.connect_to.dotted(), stage.collator.clone());
         GraphLookupRun { stage, input, join, arena: Bump::new(), output: None }
     }
 
@@ -150,7 +153,7 @@ impl GraphLookupRun {
         let mut found = Vec::new();
         let (mut depth, mut held) = (0, sheaf_meter::reserve(0)?);
         while !frontier.is_empty() && stage.max_depth.is_none_or(|limit| depth <= limit) {
-            frontier.retain(|value| asked.insert(value.clone(), ()).is_none());
+            frontier.retain(|value| asked.insert(key_of(stage.collator.as_ref(), value.as_value()), ()).is_none());
             if frontier.is_empty() {
                 break;
             }

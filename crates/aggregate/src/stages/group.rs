@@ -4,7 +4,8 @@ use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
 
-use sheaf_bson::{Bump, DocBuf, OwnedValue, RawDoc, Value, compare, doc, hash_value};
+use sheaf_bson::{Bump, DocBuf, OwnedValue, RawDoc, Value, doc};
+use sheaf_collation::{SharedCollator, compare_by, hash_by};
 use sheaf_errors::{Code, Error, Result, bail};
 use sheaf_expr::{Deps, Env, Expr, ParseCx};
 use sheaf_meter::Held;
@@ -35,6 +36,8 @@ pub struct Group {
     pub accumulations: Vec<Accumulation>,
     /// Whether groups take more room with every document.
     grows: bool,
+    /// How strings compare, if not by their bytes.
+    collator: Option<SharedCollator>,
     /// Which part of a group over several shards it is.
     part: Part,
     /// The argument.
@@ -85,7 +88,7 @@ pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<Sha
         let merging = accumulations.into_iter().map(|accumulation| accumulation.merging(cx.expr));
         accumulations = merging.collect::<Result<_>>()?;
     }
-    Ok(vec![Arc::new(Group { part, ..Group::new(id, accumulations, DocBuf::from(spec)) })])
+    Ok(vec![Arc::new(Group { part, ..Group::new(id, accumulations, DocBuf::from(spec), cx.expr) })])
 }
 
 /// Reads an `_id`: an object of expressions may not look like a projection.
@@ -125,16 +128,16 @@ pub(crate) fn parse_sort_by_count(argument: Value<'_>, cx: &mut StageCx<'_>) -> 
     }
     let id = Expr::parse(argument, cx.expr)?;
     let spec = doc! { "_id": argument, "count": { "$sum": 1 } };
-    let group = Group::new(id, vec![Accumulation::count("count")], spec);
+    let group = Group::new(id, vec![Accumulation::count("count")], spec, cx.expr);
     let pattern = DocBuf::new().with("count", -1);
     Ok(vec![Arc::new(group), Arc::new(Sort::new(pattern.as_raw(), cx.expr)?)])
 }
 
 impl Group {
     /// A whole group; `spec` is the argument of a `$group` that means the same.
-    pub(crate) fn new(id: Expr, accumulations: Vec<Accumulation>, spec: DocBuf) -> Group {
+    pub(crate) fn new(id: Expr, accumulations: Vec<Accumulation>, spec: DocBuf, cx: &ParseCx) -> Group {
         let grows = accumulations.iter().any(Accumulation::grows);
-        Group { id, accumulations, grows, part: Part::Whole, spec }
+        Group { id, accumulations, grows, collator: cx.collator().cloned(), part: Part::Whole, spec }
     }
 }
 
@@ -225,6 +228,7 @@ struct Table {
     by_hash: HashMap<u64, SmallVec<[u32; 2]>, PassThrough>,
     hasher: ahash::RandomState,
     held: usize,
+    collator: Option<SharedCollator>,
 }
 
 /// The hash is the key.
@@ -252,15 +256,13 @@ impl Hasher for Same {
 
 impl Table {
     fn hash(&self, id: Value<'_>) -> u64 {
-        let mut hasher = self.hasher.build_hasher();
-        hash_value(id, &mut hasher);
-        hasher.finish()
+        hash(&self.hasher, self.collator.as_ref(), id)
     }
 
     /// The group with this `_id`.
     fn get(&mut self, hash: u64, id: Value<'_>) -> Option<&mut Running> {
         let places = self.by_hash.get(&hash)?;
-        let at = places.iter().find(|at| is_group(&self.groups, **at, id))?;
+        let at = places.iter().find(|at| is_group(&self.groups, **at, id, self.collator.as_ref()))?;
         self.groups.get_mut(*at as usize)?.as_mut()
     }
 
@@ -270,8 +272,9 @@ impl Table {
         id: Value<'_>,
         start: impl FnOnce() -> Result<Running>,
     ) -> Result<&mut Running> {
-        let places = self.by_hash.entry(self.hash(id)).or_default();
-        let at = match places.iter().find(|at| is_group(&self.groups, **at, id)) {
+        let by = self.collator.as_ref();
+        let places = self.by_hash.entry(hash(&self.hasher, by, id)).or_default();
+        let at = match places.iter().find(|at| is_group(&self.groups, **at, id, by)) {
             Some(at) => *at as usize,
             None => {
                 let group = start()?;
@@ -295,8 +298,15 @@ impl Table {
     }
 }
 
-fn is_group(groups: &[Option<Running>], at: u32, id: Value<'_>) -> bool {
-    groups[at as usize].as_ref().is_some_and(|group| compare(group.id.as_value(), id).is_eq())
+fn hash(hasher: &ahash::RandomState, collator: Option<&SharedCollator>, id: Value<'_>) -> u64 {
+    let mut hasher = hasher.build_hasher();
+    hash_by(collator, id, &mut hasher);
+    hasher.finish()
+}
+
+fn is_group(groups: &[Option<Running>], at: u32, id: Value<'_>, collator: Option<&SharedCollator>) -> bool {
+    let group = groups[at as usize].as_ref();
+    group.is_some_and(|group| compare_by(collator, group.id.as_value(), id).is_eq())
 }
 
 /// An estimate of what a group takes in the table, and of what a state takes apart from what it says itself.
@@ -333,10 +343,11 @@ enum Gathering {
 
 impl GroupRun {
     fn new(stage: Arc<Group>, input: BoxOperator) -> Self {
+        let table = Table { collator: stage.collator.clone(), ..Table::default() };
         GroupRun {
             stage,
             input,
-            state: Gathering::Taking(Box::default(), None),
+            state: Gathering::Taking(Box::new(table), None),
             arena: Bump::new(),
             pushed_down: false,
             held: Held::default(),

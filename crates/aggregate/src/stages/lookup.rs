@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use sheaf_bson::{ArrayWriter, Bump, DocBuf, OwnedValue, RawDoc, Type, Value};
+use sheaf_collation::SharedCollator;
 use sheaf_errors::{Code, Result, bail};
 use sheaf_expr::{Deps, Expr, FieldPath, ParseCx, Slot};
 use sheaf_meter::Held;
@@ -40,6 +41,8 @@ pub struct Lookup {
     pub variables: Vec<(Slot, Expr)>,
     /// What runs over the found documents.
     pub pipeline: Option<SharedPipeline>,
+    /// How strings compare, if not by their bytes.
+    collator: Option<SharedCollator>,
 }
 
 #[derive(Default)]
@@ -149,7 +152,8 @@ pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<Sha
     let database = cx.namespace.database.clone();
     let from = spec.from.clone().unwrap_or_else(|| Namespace::new(database, ""));
     let (variables, pipeline) = parse_pipeline(&spec, &from, cx)?;
-    Ok(vec![Arc::new(Lookup { from, output, equality, variables, pipeline })])
+    let collator = cx.expr.collator().cloned();
+    Ok(vec![Arc::new(Lookup { from, output, equality, variables, pipeline, collator })])
 }
 
 type Correlated = (Vec<(Slot, Expr)>, Option<SharedPipeline>);
@@ -270,7 +274,9 @@ impl LookupRun {
         // Documents that the pipeline makes itself are compared where they come from.
         let makes_its_own = stage.pipeline.as_ref().is_some_and(|pipeline| pipeline.has_own_source());
         let equality = stage.equality.as_ref().filter(|_| !makes_its_own);
-        let join = equality.map(|(_, foreign)| Join::new(database.clone(), stage.from.clone(), foreign));
+        let join = equality.map(|(_, foreign)| {
+            Join::new(database.clone(), stage.from.clone(), foreign, stage.collator.clone())
+        });
         let constant = stage.is_constant();
         LookupRun {
             stage,
@@ -314,7 +320,7 @@ impl LookupRun {
         let own = match &stage.equality {
             Some((local, foreign)) if pipeline.has_own_source() => {
                 local_values(self.input.row().document(), local.parts(), &mut self.values);
-                Some(equal_to_any(foreign, &self.values)?)
+                Some(equal_to_any(foreign, &self.values, stage.collator.clone())?)
             }
             _ => None,
         };
@@ -417,14 +423,14 @@ impl LookupRun {
 }
 
 /// The condition that a field equals one of some values.
-fn equal_to_any(field: &str, values: &[OwnedValue]) -> Result<Matcher> {
+fn equal_to_any(field: &str, values: &[OwnedValue], collator: Option<SharedCollator>) -> Result<Matcher> {
     let filter = DocBuf::build(|out| {
         let mut any = out.array("$or");
         for value in values {
             any.document().document(field).append("$eq", value.as_value());
         }
     });
-    Matcher::parse(filter.as_raw(), &mut ParseCx::new())
+    Matcher::parse(filter.as_raw(), &mut ParseCx::new().with_collator(collator))
 }
 
 /// Starts a pipeline that makes its documents itself: those that match go on to the stages after the first.

@@ -28,8 +28,8 @@ pub struct Sort {
 
 impl Sort {
     /// A sort by this pattern.
-    pub fn new(pattern: RawDoc<'_>, _cx: &mut ParseCx) -> Result<Self> {
-        Ok(Sort { pattern: Arc::new(SortPattern::parse(pattern)?), limit: None })
+    pub fn new(pattern: RawDoc<'_>, cx: &mut ParseCx) -> Result<Self> {
+        Ok(Sort { pattern: Arc::new(SortPattern::parse(pattern)?.with_collator(cx.collator())), limit: None })
     }
 }
 
@@ -83,7 +83,7 @@ impl Stage for Sort {
     }
 }
 
-pub(crate) fn parse(argument: Value<'_>, _cx: &mut StageCx<'_>) -> Result<Vec<SharedStage>> {
-    let sort = Sort { pattern: Arc::new(SortPattern::parse_stage(argument)?), limit: None };
+pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<SharedStage>> {
+    let sort = Sort { pattern: Arc::new(SortPattern::parse_stage(argument)?.with_collator(cx.expr.collator())), limit: None };
     Ok(vec![Arc::new(sort)])
 }

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use sheaf_bson::{ArrayBuf, DocBuf, RawDoc, Value};
+use sheaf_bson::{ArrayBuf, Bump, DocBuf, RawDoc, Value};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_expr::Deps;
 use sheaf_query::sort::SortPattern;
@@ -27,11 +27,11 @@ pub struct SortKey {
     pattern: Arc<SortPattern>,
 }
 
-fn parse(argument: Value<'_>, _: &mut StageCx<'_>) -> Result<Vec<SharedStage>> {
+fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<SharedStage>> {
     let Value::Document(pattern) = argument else {
         bail!(Code::FAILED_TO_PARSE, "{NAME} takes the pattern of a sort");
     };
-    Ok(vec![Arc::new(SortKey { pattern: Arc::new(SortPattern::parse(pattern)?) })])
+    Ok(vec![Arc::new(SortKey { pattern: Arc::new(SortPattern::parse(pattern)?.with_collator(cx.expr.collator())) })])
 }
 
 /// Puts the stage behind each `$sort` whose keys are asked for.
@@ -89,7 +89,9 @@ impl Operator for SortKeyRun {
         if step == Step::Row {
             let other = self.input.metadata().unwrap_or(RawDoc::EMPTY);
             let key = self.stage.pattern.key(self.input.row().document(), other)?;
-            let key = ArrayBuf::build(|out| key.iter().for_each(|value| _ = out.push(*value)));
+            let (arena, by) = (Bump::new(), self.stage.pattern.collator());
+            let comparable = |value| by.map_or(value, |collator| collator.key(value, &arena));
+            let key = ArrayBuf::build(|out| key.iter().for_each(|value| _ = out.push(comparable(*value))));
             self.metadata = DocBuf::build(|out| {
                 for field in other.iter().filter(|field| field.key() != SORT_KEY) {
                     out.append_element(field);

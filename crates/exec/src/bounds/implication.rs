@@ -1,6 +1,7 @@
 //! Whether a filter implies a partial index's filter, so that the index holds all of its matches.
 
-use sheaf_bson::{Value, compare};
+use sheaf_bson::{OwnedValue, Type, Value, compare};
+use sheaf_collation::{SharedCollator, compare_by};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_query::matcher::{CompareOp, Leaf, MatchExpr, Matcher, Test};
 
@@ -52,7 +53,7 @@ pub fn implies(query: &MatchExpr, filter: &MatchExpr) -> bool {
             MatchExpr::Leaf(given) => given.path == wanted.path && leaf_implies(given, wanted),
             MatchExpr::Not(negated) => match &**negated {
                 // `{a: {$ne: null}}` says that the field exists.
-                MatchExpr::Leaf(Leaf { path, test: Test::Compare { op: CompareOp::Eq, operand } }) => {
+                MatchExpr::Leaf(Leaf { path, test: Test::Compare { op: CompareOp::Eq, operand }, .. }) => {
                     *path == wanted.path
                         && operand.as_value().is_nullish()
                         && matches!(wanted.test, Test::Exists)
@@ -71,6 +72,13 @@ fn leaf_implies(given: &Leaf, wanted: &Leaf) -> bool {
         (Test::Geo(given), Test::Geo(wanted)) => {
             given.kind() == wanted.kind() && given.source().as_bytes() == wanted.source().as_bytes()
         }
+        // What follows compares by bytes.
+        (test, other)
+            if (given.collator.is_some() || wanted.collator.is_some())
+                && (names_strings(test) || names_strings(other)) =>
+        {
+            given.collator == wanted.collator && are_equal(test, other, given.collator.as_ref())
+        }
         (Test::Compare { op: CompareOp::Eq, operand }, test) if !operand.as_value().is_nullish() => {
             admits(test, operand.as_value())
         }
@@ -86,6 +94,28 @@ fn leaf_implies(given: &Leaf, wanted: &Leaf) -> bool {
                 (Some((narrow, _)), Some((wide, _))) => narrow.is_within(&wide),
                 _ => false,
             }
+        }
+        _ => false,
+    }
+}
+
+/// Whether a test compares with strings, or with what may hold some.
+fn names_strings(test: &Test) -> bool {
+    let holds = |value: &OwnedValue| {
+        matches!(value.kind(), Type::String | Type::Symbol | Type::Document | Type::Array)
+    };
+    match test {
+        Test::Compare { operand, .. } => holds(operand),
+        Test::In(list) => list.values.iter().any(holds),
+        _ => false,
+    }
+}
+
+/// Whether two tests ask for the same comparison.
+fn are_equal(a: &Test, b: &Test, collator: Option<&SharedCollator>) -> bool {
+    match (a, b) {
+        (Test::Compare { op: a_op, operand: a }, Test::Compare { op: b_op, operand: b }) => {
+            a_op == b_op && compare_by(collator, a.as_value(), b.as_value()).is_eq()
         }
         _ => false,
     }
@@ -109,7 +139,7 @@ fn implies_existence(test: &Test) -> bool {
 fn admits(test: &Test, value: Value<'_>) -> bool {
     match test {
         Test::Compare { op: CompareOp::Eq, operand } => compare(operand.as_value(), value).is_eq(),
-        Test::In(list) => list.contains(value).unwrap_or(false),
+        Test::In(list) => list.contains(value, None).unwrap_or(false),
         Test::Exists => true,
         Test::Compare { .. } | Test::Type(_) if !matches!(value, Value::Array(_)) => {
             match test_bounds(test, FieldTraits::default()) {

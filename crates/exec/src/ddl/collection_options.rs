@@ -3,7 +3,7 @@
 use sheaf_bson::{DocBuf, DocWriter, RawDoc, Value};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_expr::ParseCx;
-use sheaf_query::collation::Collation;
+use sheaf_collation::Collation;
 use sheaf_query::matcher::{Features, Matcher};
 
 use super::index_spec;

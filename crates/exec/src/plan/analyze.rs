@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
+use sheaf_collation::SharedCollator;
 use sheaf_bson::{Binary, Value};
 use sheaf_expr::ParseCx;
 use sheaf_geo::Indexing;
 use sheaf_query::matcher::{MatchExpr, Matcher, Test};
-use sheaf_storage::{Collection, Index, IndexKind};
+use sheaf_storage::{Index, IndexKind};
 
 use crate::bounds::predicate::{FieldTraits, negated_bounds, test_bounds};
 use crate::bounds::{FieldBounds, IndexBounds, Interval, Intervals, Tightness, implication};
@@ -75,8 +76,8 @@ pub fn eligible(index: &Index, expr: &MatchExpr) -> bool {
 
 /// What bounds the index gets from the filter; `None` if the filter says nothing about its first field.
 /// A wildcard index may serve several paths, each a use of its own.
-pub fn uses(collection: &Collection, index: &Arc<Index>, expr: &MatchExpr) -> Vec<IndexUse> {
-    let alike = crate::index::compares_strings_alike(collection, index);
+pub fn uses(collator: Option<&SharedCollator>, index: &Arc<Index>, expr: &MatchExpr) -> Vec<IndexUse> {
+    let alike = crate::index::compares_strings_alike(index, collator);
     let mut predicates = Vec::new();
     let mut groups = 0;
     for (at, conjunct) in conjuncts(expr).iter().enumerate() {

@@ -56,6 +56,10 @@ pub fn shape_hash(query: &Query) -> u64 {
     }
     shape.push(0xFF);
     shape.extend_from_slice(query.projection_spec.as_bytes());
+    // Strings that are compared in another way make another shape.
+    if let Some(collator) = &query.collator {
+        shape.extend_from_slice(collator.to_doc().as_bytes());
+    }
     hash(&shape)
 }
 

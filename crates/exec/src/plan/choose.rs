@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use sheaf_bson::{DocBuf, OwnedValue, Value};
+use sheaf_collation::SharedCollator;
 use sheaf_errors::{Code, Result, bail};
 use sheaf_expr::ParseCx;
 use sheaf_query::matcher::{CompareOp, MatchExpr, Test};
@@ -83,15 +84,15 @@ fn distinct_scan(query: &Query, collection: &Arc<Collection>) -> Result<Option<P
             && !index.multikey()
             && matches!(index.kind, IndexKind::Btree | IndexKind::Id)
             && index.fields[0].0 == *key
-            && crate::index::compares_strings_alike(collection, index);
+            && crate::index::compares_strings_alike(index, query.collator.as_ref());
         if !fits {
             continue;
         }
         let found = if query.matcher().matches_everything() {
-            Some(full_use(collection, index))
+            Some(full_use(query.collator.as_ref(), index))
         } else {
             // The skipped keys have other values in later fields, so that only the first may be bounded.
-            uses(collection, index, filter.expr()).into_iter().find(|found| {
+            uses(query.collator.as_ref(), index, filter.expr()).into_iter().find(|found| {
                 residual(&filter, &found.exact).is_none()
                     && found.bounds.fields[1..].iter().all(|field| field.intervals.is_all())
             })
@@ -140,7 +141,7 @@ fn ordinary(query: &Query, collection: &Arc<Collection>) -> Result<Vec<PlanNode>
         return Ok(vec![natural(query, &filter)]);
     }
     let by_id = hinted.is_none() && !query.return_key && crate::index::clustered_by_id(collection);
-    if by_id && let Some(id) = id_equality(filter.expr()) {
+    if by_id && query.collator.is_none() && let Some(id) = id_equality(filter.expr()) {
         let lookup = PlanNode::IdLookup { id: id.clone(), filter: None };
         return Ok(vec![finish(query, lookup, true)]);
     }
@@ -157,7 +158,7 @@ fn ordinary(query: &Query, collection: &Arc<Collection>) -> Result<Vec<PlanNode>
     }
     let mut plans = Vec::new();
     for index in collection.indexes.iter().filter(|index| eligible(index, filter.expr())) {
-        for found in uses(collection, index, filter.expr()) {
+        for found in uses(query.collator.as_ref(), index, filter.expr()) {
             plans.extend(index_plans(query, collection, &filter, &found));
         }
     }
@@ -208,25 +209,25 @@ fn with_index(
     keys: Option<(Option<DocBuf>, Option<DocBuf>)>,
 ) -> Vec<PlanNode> {
     if keys.is_some() {
-        let mut found = full_use(collection, index);
+        let mut found = full_use(query.collator.as_ref(), index);
         found.multikey = index.multikey();
         return scan_plan(query, collection, filter, &found, keys).into_iter().collect();
     }
     let mut plans = Vec::new();
-    for found in uses(collection, index, filter.expr()) {
+    for found in uses(query.collator.as_ref(), index, filter.expr()) {
         plans.extend(index_plans(query, collection, filter, &found));
     }
     if let (true, Some(plan)) = (plans.is_empty(), or_plan_with(query, collection, filter, Some(index))) {
         plans.push(plan);
     }
     if plans.is_empty() && !matches!(index.kind, IndexKind::Wildcard | IndexKind::Text) {
-        plans.extend(scan_plan(query, collection, filter, &full_use(collection, index), None));
+        plans.extend(scan_plan(query, collection, filter, &full_use(query.collator.as_ref(), index), None));
     }
     plans
 }
 
 /// All of an index.
-fn full_use(collection: &Collection, index: &Arc<Index>) -> IndexUse {
+fn full_use(collator: Option<&SharedCollator>, index: &Arc<Index>) -> IndexUse {
     let field = |(path, descending): &(String, bool)| FieldBounds {
         path: path.clone(),
         descending: *descending,
@@ -239,7 +240,7 @@ fn full_use(collection: &Collection, index: &Arc<Index>) -> IndexUse {
         exact: Vec::new(),
         covered: Vec::new(),
         multikey: index.multikey(),
-        strings_alike: crate::index::compares_strings_alike(collection, index),
+        strings_alike: crate::index::compares_strings_alike(index, collator),
     }
 }
 
@@ -261,7 +262,7 @@ fn full_scans(
         return out;
     }
     for index in collection.indexes.iter().filter(usable) {
-        let found = full_use(collection, index);
+        let found = full_use(query.collator.as_ref(), index);
         if let Some(plan) = scan_plan(query, collection, filter, &found, None) {
             let wanted = if sorted { !plan.blocks() } else { is_covered(&plan) };
             if wanted {
@@ -467,7 +468,7 @@ fn or_plan_with(
     let mut inputs = Vec::with_capacity(branches.len());
     let mut all_sorted = wanted.is_some();
     for (number, branch) in branches.iter().enumerate() {
-        let found = best_branch(collection, root, branch, wanted.as_deref(), only)?;
+        let found = best_branch(query, collection, root, branch, only)?;
         let backward = match (&wanted, all_sorted) {
             (Some(wanted), true) => match gives_order(&found, wanted) {
                 Some(backward) => backward,
@@ -513,12 +514,13 @@ pub(super) fn branch_access(
 
 /// The index that narrows a branch most.
 pub(super) fn best_branch(
+    query: &Query,
     collection: &Collection,
     root: &MatchExpr,
     branch: &MatchExpr,
-    wanted: Option<&[(String, bool)]>,
     only: Option<&Arc<Index>>,
 ) -> Option<IndexUse> {
+    let (wanted, collator) = (query.sort_fields(), query.collator.as_ref());
     let fits = |index: &&Arc<Index>| match only {
         Some(only) => Arc::ptr_eq(index, only),
         None => eligible(index, branch) || eligible(index, root),
@@ -527,10 +529,10 @@ pub(super) fn best_branch(
         .indexes
         .iter()
         .filter(fits)
-        .flat_map(|index| uses(collection, index, branch))
+        .flat_map(|index| uses(collator, index, branch))
         .filter(|found| !found.bounds.is_full())
         .max_by_key(|found| {
-            let sorted = wanted.is_some_and(|wanted| gives_order(found, wanted).is_some());
+            let sorted = wanted.as_ref().is_some_and(|wanted| gives_order(found, wanted).is_some());
             let points = found.bounds.point_prefix();
             let bounded = found.bounds.fields.iter().filter(|field| !field.intervals.is_all()).count();
             (points, bounded, sorted, std::cmp::Reverse(found.fields.len()))

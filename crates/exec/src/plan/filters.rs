@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use sheaf_bson::{DocBuf, RawDoc, Value, compare};
+use sheaf_collation::Collator;
 use sheaf_query::matcher::Matcher;
 use sheaf_storage::{Collection, Index, View};
 
@@ -14,18 +15,15 @@ use crate::index::key_pattern;
 ///
 /// The collation is a part of the shape.
 pub fn shape(matcher: Matcher, sort: RawDoc<'_>, projection: RawDoc<'_>, collation: RawDoc<'_>) -> u64 {
+    // Whoever asks has looked at it.
+    let collator = Collator::parse(collation).ok().flatten();
     let query = Query {
+        collator,
         sort_spec: DocBuf::from(sort),
         projection_spec: DocBuf::from(projection),
         ..Query::filtered(matcher)
     };
-    with_collation(cache::shape_hash(&query), collation)
-}
-
-/// Strings that are compared in another way make another shape; those that are compared as bytes do not.
-fn with_collation(shape: u64, collation: RawDoc<'_>) -> u64 {
-    let simple = collation.get("locale").is_none_or(|locale| locale.as_str() == Some("simple"));
-    if simple { shape } else { shape ^ cache::hash(collation.as_bytes()) }
+    cache::shape_hash(&query)
 }
 
 /// The filter that holds for a query, as `planCacheListFilters` shows it.

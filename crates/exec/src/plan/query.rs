@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use sheaf_bson::DocBuf;
+use sheaf_collation::SharedCollator;
 use sheaf_query::matcher::Matcher;
 use sheaf_query::projection::Projection;
 use sheaf_query::sort::SortPattern;
@@ -24,6 +25,8 @@ pub enum Hint {
 /// What is asked of a collection.
 #[derive(Clone, Debug, Default)]
 pub struct Query {
+    /// How strings compare, if not by their bytes. Filter and sort are parsed with it.
+    pub collator: Option<SharedCollator>,
     /// The filter.
     pub matcher: Option<Arc<Matcher>>,
     /// The order, if one is asked for.

@@ -37,7 +37,7 @@ pub fn plan(query: &Query, collection: &Arc<Collection>, filter: &FilterPart) ->
     if query.tailable {
         bail!(Code::BAD_VALUE, "text and tailable cursor not allowed in same query");
     }
-    let node = access(collection, filter, filter.expr())?;
+    let node = access(query, collection, filter, filter.expr())?;
     Ok(finish(query, node, false))
 }
 
@@ -55,16 +55,16 @@ pub fn check_collection(matcher: Option<&Matcher>, namespace: &str) -> Result<()
 }
 
 /// The documents of a part of the filter that has `$text` in it.
-fn access(collection: &Arc<Collection>, part: &FilterPart, root: &MatchExpr) -> Result<PlanNode> {
+fn access(query: &Query, collection: &Arc<Collection>, part: &FilterPart, root: &MatchExpr) -> Result<PlanNode> {
     if let MatchExpr::Or(branches) = part.expr() {
         let mut inputs = Vec::with_capacity(branches.len());
         for (at, branch) in branches.iter().enumerate() {
             let child = part.child(at);
             if branch.has_text() {
-                inputs.push(access(collection, &child, root)?);
+                inputs.push(access(query, collection, &child, root)?);
                 continue;
             }
-            let Some(found) = best_branch(collection, root, branch, None, None) else {
+            let Some(found) = best_branch(query, collection, root, branch, None) else {
                 return no_plan();
             };
             inputs.push(branch_access(collection, &child, &found, false));
@@ -79,7 +79,7 @@ fn access(collection: &Arc<Collection>, part: &FilterPart, root: &MatchExpr) -> 
         _ => {
             let child =
                 if conjuncts_or_branches(part.expr()).is_empty() { part.clone() } else { part.child(at) };
-            let inner = access(collection, &child, root)?;
+            let inner = access(query, collection, &child, root)?;
             Ok(PlanNode::Fetch { input: Box::new(inner), filter: rest })
         }
     }

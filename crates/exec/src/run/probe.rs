@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use sheaf_aggregate::{CollectionSize, Probe};
 use sheaf_bson::{DocBuf, RawDoc, Value};
+use sheaf_collation::SharedCollator;
 use sheaf_errors::{Code, Result, bail};
 use sheaf_expr::ParseCx;
 use sheaf_query::matcher::Matcher;
@@ -54,7 +55,12 @@ enum State {
 
 impl EqualProbe {
     /// Plans it; `None` if no index helps.
-    pub fn plan(collection: &Arc<Collection>, field: &str, reads: &Reads) -> Option<EqualProbe> {
+    pub fn plan(
+        collection: &Arc<Collection>,
+        field: &str,
+        collator: Option<&SharedCollator>,
+        reads: &Reads,
+    ) -> Option<EqualProbe> {
         let helps = |index: &&Arc<Index>| {
             index.ready
                 && !index.hidden
@@ -62,7 +68,7 @@ impl EqualProbe {
                 && !index.sparse
                 && matches!(index.kind, IndexKind::Id | IndexKind::Btree | IndexKind::Hashed)
                 && index.fields.first().is_some_and(|(path, _)| path == field)
-                && crate::index::compares_strings_alike(collection, index)
+                && crate::index::compares_strings_alike(index, collator)
         };
         // Hashes answer every question by a query.
         let plain = |index: &&Arc<Index>| helps(index) && index.kind != IndexKind::Hashed;

@@ -42,7 +42,7 @@ pub fn update_by_id(
     change: &PointChange<'_>,
     keep: bool,
 ) -> Result<Option<UpdateResult>> {
-    if !crate::index::clustered_by_id(collection) {
+    if !crate::index::clustered_by_id(collection) || collection.collator.is_some() {
         return Ok(None);
     }
     let validator = if cx.bypass_validation { None } else { Validator::of(collection)? };
@@ -106,7 +106,7 @@ pub fn delete_by_id(
     collection: &Arc<Collection>,
     id: Value<'_>,
 ) -> Result<Option<Option<DocBuf>>> {
-    if !crate::index::clustered_by_id(collection) {
+    if !crate::index::clustered_by_id(collection) || collection.collator.is_some() {
         return Ok(None);
     }
     let key = collection.record_key(id)?;

@@ -49,7 +49,7 @@ fn avg<'a>(values: &[Value<'a>], _: Cx<'a, '_>) -> Result<Value<'a>> {
 fn extreme<'a>(values: &[Value<'a>], cx: Cx<'a, '_>, wanted: Ordering) -> Result<Value<'a>> {
     let mut best: Option<Value<'a>> = None;
     each(values, |value| {
-        if !value.is_nullish() && best.is_none_or(|best| cx.env.compare(value, best) == wanted) {
+        if !value.is_nullish() && best.is_none_or(|best| cx.compare(value, best) == wanted) {
             best = Some(value);
         }
     })?;

@@ -88,7 +88,7 @@ fn is_in<'a>(v: &[Value<'a>], cx: Cx<'a, '_>) -> Result<Value<'a>> {
         bail!(40081, "$in requires an array as a second argument, found: {}", v[1].type_name());
     };
     for item in array.values() {
-        if cx.env.try_compare(item, v[0])? == Ordering::Equal {
+        if cx.try_compare(item, v[0])? == Ordering::Equal {
             return Ok(Value::Bool(true));
         }
     }
@@ -118,7 +118,7 @@ fn index_of_array<'a>(v: &[Value<'a>], cx: Cx<'a, '_>) -> Result<Value<'a>> {
     let start = bound(2, "starting", 0)?;
     let end = bound(3, "ending", usize::MAX)?;
     for (at, item) in array.values().enumerate().take(end).skip(start) {
-        if cx.env.try_compare(item, v[1])? == Ordering::Equal {
+        if cx.try_compare(item, v[1])? == Ordering::Equal {
             return Ok(Value::Int32(at as i32));
         }
     }

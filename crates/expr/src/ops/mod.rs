@@ -117,7 +117,7 @@ fn array_of<'a>(values: impl IntoIterator<Item = Value<'a>>, cx: Cx<'a, '_>) -> 
 
 /// Sorts values as the operation compares them.
 fn sort<'a>(items: &mut [Value<'a>], cx: Cx<'a, '_>) -> Result<()> {
-    sheaf_meter::sort_by(items, |a, b| cx.env.try_compare(*a, *b))
+    sheaf_meter::sort_by(items, |a, b| cx.try_compare(*a, *b))
 }
 
 /// A copy of a value that lives in the arena.

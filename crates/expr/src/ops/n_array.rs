@@ -37,8 +37,8 @@ fn select<'a>(call: &'a Call, cx: Cx<'a, '_>, which: Which) -> Result<Value<'a>>
             // Like the accumulators of these names, these do not see nulls.
             items.retain(|item| !item.is_nullish());
             sheaf_meter::sort_by(&mut items, |a, b| match which {
-                Which::Max => cx.env.try_compare(*b, *a),
-                _ => cx.env.try_compare(*a, *b),
+                Which::Max => cx.try_compare(*b, *a),
+                _ => cx.try_compare(*a, *b),
             })?;
             items.truncate(n);
         }

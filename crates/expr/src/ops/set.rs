@@ -51,7 +51,7 @@ fn dedup<'a, T: Copy>(
     let mut kept = 0;
     for at in 0..items.len() {
         let repeated =
-            kept > 0 && cx.env.try_compare(value(&items[kept - 1]), value(&items[at]))? == Ordering::Equal;
+            kept > 0 && cx.try_compare(value(&items[kept - 1]), value(&items[at]))? == Ordering::Equal;
         if !repeated {
             items[kept] = items[at];
             kept += 1;
@@ -65,7 +65,7 @@ fn contains(sorted: &[Value<'_>], value: Value<'_>, cx: Cx<'_, '_>) -> Result<bo
     let (mut low, mut high) = (0, sorted.len());
     while low < high {
         let middle = low.midpoint(high);
-        match cx.env.try_compare(sorted[middle], value)? {
+        match cx.try_compare(sorted[middle], value)? {
             Ordering::Equal => return Ok(true),
             Ordering::Less => low = middle + 1,
             Ordering::Greater => high = middle,
@@ -104,7 +104,7 @@ fn set_difference<'a>(v: &[Value<'a>], cx: Cx<'a, '_>) -> Result<Value<'a>> {
             seen.push((at, *item));
         }
     }
-    sheaf_meter::sort_by(&mut seen, |a: &(usize, Value<'a>), b| cx.env.try_compare(a.1, b.1))?;
+    sheaf_meter::sort_by(&mut seen, |a: &(usize, Value<'a>), b| cx.try_compare(a.1, b.1))?;
     dedup(&mut seen, cx, |(_, item)| *item)?;
     seen.sort_unstable_by_key(|(at, _)| *at);
     array_of(seen.iter().map(|(_, item)| *item), cx)
@@ -150,7 +150,7 @@ fn set_equals<'a>(call: &'a Call, cx: Cx<'a, '_>) -> Result<Value<'a>> {
                     return Ok(Value::Bool(false));
                 }
                 for (a, b) in first.iter().zip(&set) {
-                    if cx.env.try_compare(*a, *b)? != Ordering::Equal {
+                    if cx.try_compare(*a, *b)? != Ordering::Equal {
                         return Ok(Value::Bool(false));
                     }
                 }

@@ -95,11 +95,11 @@ fn sort_array<'a>(call: &'a Call, cx: Cx<'a, '_>) -> Result<Value<'a>> {
 fn compare_by(order: &SortBy, a: Value<'_>, b: Value<'_>, cx: Cx<'_, '_>) -> Result<Ordering> {
     let directed = |order: Ordering, descending| if descending { order.reverse() } else { order };
     match order {
-        SortBy::Whole(descending) => Ok(directed(cx.env.try_compare(a, b)?, *descending)),
+        SortBy::Whole(descending) => Ok(directed(cx.try_compare(a, b)?, *descending)),
         SortBy::Paths(keys) => {
             for (path, descending) in keys {
                 cx.env.spend_for(size_of_value(a) + size_of_value(b))?;
-                let order = directed(cx.env.try_compare(at_path(a, path), at_path(b, path))?, *descending);
+                let order = directed(cx.try_compare(at_path(a, path), at_path(b, path))?, *descending);
                 if order.is_ne() {
                     return Ok(order);
                 }

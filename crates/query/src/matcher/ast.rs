@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use sheaf_bson::{Binary, DocBuf, OwnedValue};
 use sheaf_errors::{Code, Result, bail};
+use sheaf_collation::SharedCollator;
 use sheaf_expr::Expr;
 use sheaf_geo::{Near, Predicate};
 
@@ -47,6 +48,8 @@ pub struct Leaf {
     pub path: Path,
     /// The test.
     pub test: Test,
+    /// How the test compares strings, if not by their bytes.
+    pub collator: Option<SharedCollator>,
 }
 
 /// A comparison that a filter can ask for. (`$ne` is a `Not` of `Eq`.)
@@ -161,7 +164,31 @@ pub(crate) fn binary_bit(binary: Binary<'_>, position: u32) -> bool {
 impl MatchExpr {
     /// A leaf.
     pub fn leaf(path: &str, test: Test) -> MatchExpr {
-        MatchExpr::Leaf(Leaf { path: Path::new(path), test })
+        MatchExpr::Leaf(Leaf { path: Path::new(path), test, collator: None })
+    }
+
+    /// Has the whole tree compare strings by a collator, but for `$jsonSchema`, and `$expr`, which knows it since parsing.
+    pub(super) fn collate(&mut self, collator: &SharedCollator) {
+        match self {
+            MatchExpr::And(children) | MatchExpr::Or(children) | MatchExpr::Nor(children) => {
+                children.iter_mut().for_each(|child| child.collate(collator));
+            }
+            MatchExpr::Not(child) => child.collate(collator),
+            MatchExpr::Leaf(leaf) => {
+                match &mut leaf.test {
+                    Test::ElemMatchObject(inside) | Test::ElemMatchValue(inside) => inside.collate(collator),
+                    Test::In(list) => list.sort(Some(collator)),
+                    _ => {}
+                }
+                leaf.collator = Some(collator.clone());
+            }
+            MatchExpr::AlwaysTrue
+            | MatchExpr::AlwaysFalse
+            | MatchExpr::Expr(_)
+            | MatchExpr::Where(_)
+            | MatchExpr::Text(_)
+            | MatchExpr::Schema(_) => {}
+        }
     }
 
     /// The negation.
@@ -197,7 +224,7 @@ impl MatchExpr {
     pub fn near(&self) -> Option<(usize, &Path, &Arc<Near>)> {
         let conjuncts = if let MatchExpr::And(all) = self { &all[..] } else { std::slice::from_ref(self) };
         conjuncts.iter().enumerate().find_map(|(at, conjunct)| match conjunct {
-            MatchExpr::Leaf(Leaf { path, test: Test::Near(near) }) => Some((at, path, near)),
+            MatchExpr::Leaf(Leaf { path, test: Test::Near(near), .. }) => Some((at, path, near)),
             _ => None,
         })
     }

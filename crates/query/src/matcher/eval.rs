@@ -2,7 +2,8 @@
 
 use std::cmp::Ordering;
 
-use sheaf_bson::{Element, OwnedValue, RawDoc, Type, Value, compare};
+use sheaf_bson::{Element, OwnedValue, RawDoc, Type, Value};
+use sheaf_collation::{SharedCollator, compare_by};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_expr::Env;
 
@@ -101,7 +102,7 @@ impl MatchExpr {
             MatchExpr::Or(children) => try_any(children, |child| child.matches_element(element))?,
             MatchExpr::Nor(children) => !try_any(children, |child| child.matches_element(element))?,
             MatchExpr::Not(child) => !child.matches_element(element)?,
-            MatchExpr::Leaf(leaf) => leaf.test.passes(Some(element), None)?,
+            MatchExpr::Leaf(leaf) => leaf.passes(Some(element), None)?,
             MatchExpr::Schema(schema) => {
                 element.kind() == Type::Document && schema.matches(inner(element))?
             }
@@ -122,12 +123,19 @@ impl Leaf {
     /// Errors: like [`MatchExpr::matches`].
     pub fn matches(&self, doc: RawDoc<'_>, mut details: Option<&mut MatchDetails>) -> Result<bool> {
         self.path.any(doc, self.test.looks_into_arrays(), &mut |element, offset| {
-            let passes = self.test.passes(element, details.as_deref_mut())?;
+            let passes = self.passes(element, details.as_deref_mut())?;
             if passes && let (Some(details), Some(offset)) = (details.as_deref_mut(), offset) {
                 details.elem_match_index = Some(position(offset));
             }
             Ok(passes)
         })
+    }
+}
+
+impl Leaf {
+    /// Whether one value (`None`: a missing field) passes.
+    pub fn passes(&self, element: Option<Element<'_>>, details: Option<&mut MatchDetails>) -> Result<bool> {
+        self.test.passes(element, details, self.collator.as_ref())
     }
 }
 
@@ -139,14 +147,19 @@ impl Test {
     }
 
     /// Whether one value (`None`: a missing field) passes.
-    pub fn passes(&self, element: Option<Element<'_>>, details: Option<&mut MatchDetails>) -> Result<bool> {
+    pub fn passes(
+        &self,
+        element: Option<Element<'_>>,
+        details: Option<&mut MatchDetails>,
+        collator: Option<&SharedCollator>,
+    ) -> Result<bool> {
         let Some(element) = element else { return Ok(self.passes_missing()) };
         Ok(match self {
             Test::Compare { op, operand } => {
                 tick_for(element.data().len().min(operand.data().len()) * 16)?;
-                compares(*op, operand, element)
+                compares(*op, operand, element, collator)
             }
-            Test::In(list) => list.contains(element.value())?,
+            Test::In(list) => list.contains(element.value(), collator)?,
             Test::Exists => true,
             Test::Type(types) => types.contains(element.kind()),
             Test::Size(size) => element.kind() == Type::Array && inner(element).count() as i64 == *size,
@@ -202,7 +215,12 @@ fn any_item<'a>(
 }
 
 /// Compares an element with an operand, within the operand's type.
-fn compares(op: CompareOp, operand: &OwnedValue, element: Element<'_>) -> bool {
+fn compares(
+    op: CompareOp,
+    operand: &OwnedValue,
+    element: Element<'_>,
+    collator: Option<&SharedCollator>,
+) -> bool {
     let kind = element.kind();
     if kind.order() != operand.kind().order() {
         return match operand.kind() {
@@ -211,7 +229,7 @@ fn compares(op: CompareOp, operand: &OwnedValue, element: Element<'_>) -> bool {
             _ => false,
         };
     }
-    if op == CompareOp::Eq && kind == operand.kind() && !may_equal_other_bytes(kind) {
+    if op == CompareOp::Eq && kind == operand.kind() && !may_equal_other_bytes(kind) && collator.is_none() {
         return element.data() == operand.data();
     }
     let (value, operand) = (element.value(), operand.as_value());
@@ -219,7 +237,7 @@ fn compares(op: CompareOp, operand: &OwnedValue, element: Element<'_>) -> bool {
         let both = is_nan(value) && is_nan(operand);
         return both && !matches!(op, CompareOp::Gt | CompareOp::Lt);
     }
-    let order = compare(value, operand);
+    let order = compare_by(collator, value, operand);
     match op {
         CompareOp::Eq => order == Ordering::Equal,
         CompareOp::Gt => order == Ordering::Greater,
@@ -251,14 +269,20 @@ fn is_nan(value: Value<'_>) -> bool {
 }
 
 impl InList {
+    /// Sorts the values, and keeps the first of equal ones.
+    pub(super) fn sort(&mut self, collator: Option<&SharedCollator>) {
+        self.values.sort_by(|a, b| compare_by(collator, a.as_value(), b.as_value()));
+        self.values.dedup_by(|a, b| compare_by(collator, a.as_value(), b.as_value()).is_eq());
+    }
+
     /// Whether the list has a value (or a regular expression that matches it).
     ///
     /// Errors: like [`MatchExpr::matches`].
-    pub fn contains(&self, value: Value<'_>) -> Result<bool> {
+    pub fn contains(&self, value: Value<'_>, collator: Option<&SharedCollator>) -> Result<bool> {
         tick_for(self.values.len().min(4096))?;
         let found = match self.values.len() {
-            0..=4 => self.values.iter().any(|v| compare(v.as_value(), value).is_eq()),
-            _ => self.values.binary_search_by(|v| compare(v.as_value(), value)).is_ok(),
+            0..=4 => self.values.iter().any(|v| compare_by(collator, v.as_value(), value).is_eq()),
+            _ => self.values.binary_search_by(|v| compare_by(collator, v.as_value(), value)).is_ok(),
         };
         Ok(found || try_any(&self.regexes, |regex| regex.matches_value(value))?)
     }

@@ -10,6 +10,7 @@ mod regex;
 mod serialize;
 
 use sheaf_bson::{Bump, DocBuf, RawDoc, Value};
+use sheaf_collation::SharedCollator;
 use sheaf_errors::{Code, Result, bail};
 use sheaf_expr::{Deps, Env, ParseCx};
 use sheaf_meter::Held;
@@ -31,6 +32,7 @@ pub struct Matcher {
     filter: DocBuf,
     root: MatchExpr,
     has_expr: bool,
+    collator: Option<SharedCollator>,
     /// The memory of the tree, without compiled patterns, which hold their own.
     held: Held,
 }
@@ -58,11 +60,11 @@ impl Matcher {
     pub fn parse_with(filter: RawDoc<'_>, features: Features, cx: &mut ParseCx) -> Result<Matcher> {
         let (root, held) = sheaf_meter::growing(|| {
             sheaf_meter::grow(filter.len())?;
-            parse::parse_filter(filter, features, cx).map(normalize::normalize)
+            parse::parse_filter(filter, features, cx).map(|parsed| finished(parsed, cx))
         })?;
         root.check_near()?;
         let has_expr = root.has_expr();
-        Ok(Matcher { filter: filter.into(), root, has_expr, held })
+        Ok(Matcher { filter: filter.into(), root, has_expr, collator: cx.collator().cloned(), held })
     }
 
     /// [`Matcher::parse_with`] for a filter that stays when its operation has ended: with an index, with a database's
@@ -86,7 +88,12 @@ impl Matcher {
 
     /// The filter `{}`.
     pub fn everything() -> Matcher {
-        Matcher { filter: DocBuf::new(), root: MatchExpr::AlwaysTrue, has_expr: false, held: Held::default() }
+        Matcher { filter: DocBuf::new(), root: MatchExpr::AlwaysTrue, has_expr: false, collator: None, held: Held::default() }
+    }
+
+    /// How strings compare, if not by their bytes.
+    pub fn collator(&self) -> Option<&SharedCollator> {
+        self.collator.as_ref()
     }
 
     /// The filter as it was given.
@@ -177,6 +184,15 @@ impl Matcher {
     }
 }
 
+/// The parsed tree, normalised, and comparing as the context says.
+fn finished(parsed: MatchExpr, cx: &ParseCx) -> MatchExpr {
+    let mut root = normalize::normalize(parsed);
+    if let Some(collator) = cx.collator() {
+        root.collate(collator);
+    }
+    root
+}
+
 fn put_dependencies(expr: &MatchExpr, deps: &mut Deps) {
     match expr {
         // The conditions inside an $elemMatch are below the leaf's own path.
@@ -194,7 +210,7 @@ pub struct ValueMatcher(MatchExpr);
 impl ValueMatcher {
     /// Parses `{$gt: 5, $lt: 8}`.
     pub fn parse(operators: RawDoc<'_>, cx: &mut ParseCx) -> Result<ValueMatcher> {
-        Ok(ValueMatcher(normalize::normalize(parse::parse_operators("", operators, cx)?)))
+        Ok(ValueMatcher(finished(parse::parse_operators("", operators, cx)?, cx)))
     }
 
     /// The condition that a value equals `operand`, or matches it if it is a regular expression.

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use sheaf_bson::{OwnedValue, Type, compare};
+use sheaf_bson::{OwnedValue, Type};
 
 use super::ast::{BitsOp, CompareOp, InList, Leaf, MatchExpr, Test};
 
@@ -122,8 +122,7 @@ fn equalities_to_in(children: Vec<MatchExpr>) -> Vec<MatchExpr> {
         }
     }
     for (at, mut list) in merged {
-        list.values.sort_by(|a, b| compare(a.as_value(), b.as_value()));
-        list.values.dedup_by(|a, b| compare(a.as_value(), b.as_value()).is_eq());
+        list.sort(None);
         let MatchExpr::Leaf(leaf) = &mut out[at] else { unreachable!("only leaves are merged") };
         leaf.test = in_test(list);
     }
@@ -176,15 +175,15 @@ fn in_test(mut list: InList) -> Test {
     }
 }
 
-fn normalize_leaf(leaf: Leaf) -> MatchExpr {
-    let test = match leaf.test {
+fn normalize_leaf(mut leaf: Leaf) -> MatchExpr {
+    leaf.test = match leaf.test {
         Test::In(list) if list.values.is_empty() && list.regexes.is_empty() => return MatchExpr::AlwaysFalse,
         Test::In(list) => in_test(list),
         Test::ElemMatchObject(inside) => Test::ElemMatchObject(Box::new(normalize(*inside))),
         Test::ElemMatchValue(inside) => Test::ElemMatchValue(Box::new(normalize(*inside))),
         test => test,
     };
-    MatchExpr::Leaf(Leaf { path: leaf.path, test })
+    MatchExpr::Leaf(leaf)
 }
 
 /// mongod's order of conditions: by kind, then by path.

@@ -1,6 +1,6 @@
 //! Reading the operands of filter operators.
 
-use sheaf_bson::{Element, RawDoc, Type, Value, compare};
+use sheaf_bson::{Element, RawDoc, Type, Value};
 use sheaf_errors::{Code, Error, Result, bail};
 
 use super::ast::{BitsOp, InList, Test, binary_bit};
@@ -116,8 +116,7 @@ pub(super) fn in_list(array: RawDoc<'_>) -> Result<InList> {
             }
         }
     }
-    list.values.sort_by(|a, b| compare(a.as_value(), b.as_value()));
-    list.values.dedup_by(|a, b| compare(a.as_value(), b.as_value()).is_eq());
+    list.sort(None);
     Ok(list)
 }
 

@@ -188,7 +188,7 @@ impl<'a> Pass<'a, '_> {
     fn elem_match(&self, test: &Test, name: &str) -> Result<Value<'a>> {
         let mut details = MatchDetails::default();
         let Some(array) = self.root.element(name) else { return Ok(Value::Missing) };
-        if !test.passes(Some(array), Some(&mut details))? {
+        if !test.passes(Some(array), Some(&mut details), None)? {
             return Ok(Value::Missing);
         }
         let item = details.elem_match_index.and_then(|at| inner(array).iter().nth(at));

@@ -6,11 +6,12 @@
 
 use std::cmp::Ordering;
 
-use sheaf_bson::{RawDoc, Value, compare, key};
+use sheaf_bson::{Bump, RawDoc, Value, key};
+use sheaf_collation::{SharedCollator, compare_by};
 use sheaf_errors::{Code, Result, bail};
 use smallvec::SmallVec;
 
-use super::pattern::{SortOn, SortPart, SortPattern};
+use super::pattern::{SortOn, SortPattern};
 use crate::path::Part;
 
 /// A document's sort key: its values, or bytes whose order is the order of the sort.
@@ -24,7 +25,7 @@ impl SortPattern {
         for part in self.parts() {
             let (value, array) = match &part.on {
                 SortOn::Meta(kind) => (metadata.get(kind).unwrap_or(Value::Null), false),
-                SortOn::Path(path) => extreme(doc, path.parts(), part.descending),
+                SortOn::Path(path) => extreme(doc, path.parts(), part.descending, self.collator()),
             };
             through_arrays += usize::from(array);
             key.push(value);
@@ -35,15 +36,17 @@ impl SortPattern {
     /// Appends the sort key's comparable bytes: their order is the order of the sort.
     pub fn put_key_bytes(&self, doc: RawDoc<'_>, metadata: RawDoc<'_>, out: &mut Vec<u8>) -> Result<()> {
         let key = self.key(doc, metadata)?;
+        let arena = Bump::new();
         for (part, value) in self.parts().iter().zip(&key) {
-            key::encode_bound(*value, part.descending, out);
+            let value = self.collator().map_or(*value, |collator| collator.key(*value, &arena));
+            key::encode_bound(value, part.descending, out);
         }
         Ok(())
     }
 
     /// Orders two sort keys.
     pub fn compare_keys(&self, a: &[Value<'_>], b: &[Value<'_>]) -> Ordering {
-        compare_keys(self.parts(), a, b)
+        compare_keys(self, a, b)
     }
 
     /// Orders two documents.
@@ -62,14 +65,14 @@ impl SortPattern {
             })
             .collect();
         let mut best = None;
-        joint(self.parts(), places, &mut best)?;
+        joint(self, places, &mut best)?;
         Ok(best.unwrap_or_default())
     }
 }
 
-fn compare_keys(parts: &[SortPart], a: &[Value<'_>], b: &[Value<'_>]) -> Ordering {
-    for (part, (a, b)) in parts.iter().zip(a.iter().zip(b)) {
-        let order = compare(*a, *b);
+fn compare_keys(pattern: &SortPattern, a: &[Value<'_>], b: &[Value<'_>]) -> Ordering {
+    for (part, (a, b)) in pattern.parts().iter().zip(a.iter().zip(b)) {
+        let order = compare_by(pattern.collator(), *a, *b);
         if order.is_ne() {
             return if part.descending { order.reverse() } else { order };
         }
@@ -78,12 +81,17 @@ fn compare_keys(parts: &[SortPart], a: &[Value<'_>], b: &[Value<'_>]) -> Orderin
 }
 
 /// The value that decides for one path, and whether the path met an array.
-fn extreme<'a>(doc: RawDoc<'a>, parts: &[Part], descending: bool) -> (Value<'a>, bool) {
+fn extreme<'a>(
+    doc: RawDoc<'a>,
+    parts: &[Part],
+    descending: bool,
+    collator: Option<&SharedCollator>,
+) -> (Value<'a>, bool) {
     let mut best: Option<Value<'a>> = None;
     let mut array = false;
     each(Value::Document(doc), parts, &mut array, &mut |value| {
         let better = best.is_none_or(|best| {
-            let order = compare(value, best);
+            let order = compare_by(collator, value, best);
             if descending { order.is_gt() } else { order.is_lt() }
         });
         if better {
@@ -141,7 +149,7 @@ enum Place<'a, 'p> {
 
 /// Walks all paths to their next array, then through its elements together.
 fn joint<'a>(
-    parts: &[SortPart],
+    pattern: &SortPattern,
     mut places: SmallVec<[Place<'a, '_>; 4]>,
     best: &mut Option<SortKey<'a>>,
 ) -> Result<()> {
@@ -166,7 +174,7 @@ fn joint<'a>(
                 Place::Done(value) | Place::At(value, _) => *value,
             })
             .collect();
-        if best.as_ref().is_none_or(|best| compare_keys(parts, &key, best).is_lt()) {
+        if best.as_ref().is_none_or(|best| compare_keys(pattern, &key, best).is_lt()) {
             *best = Some(key);
         }
         return Ok(());
@@ -186,10 +194,10 @@ fn joint<'a>(
         next
     };
     if array.is_empty() {
-        return joint(parts, step(None), best);
+        return joint(pattern, step(None), best);
     }
     for item in array.values() {
-        joint(parts, step(Some(item)), best)?;
+        joint(pattern, step(Some(item)), best)?;
     }
     Ok(())
 }

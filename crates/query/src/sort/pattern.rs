@@ -1,6 +1,7 @@
 //! Sort patterns: `{a: 1, "b.c": -1, score: {$meta: "textScore"}}`.
 
 use sheaf_bson::{DocBuf, Element, RawDoc, Value};
+use sheaf_collation::SharedCollator;
 use sheaf_errors::{Code, Result, bail};
 use sheaf_expr::{Deps, FieldPath};
 
@@ -13,6 +14,8 @@ const PARTS_MAX: usize = 32;
 #[derive(Clone, Debug)]
 pub struct SortPattern {
     parts: Vec<SortPart>,
+    /// How strings compare, if not by their bytes.
+    pub(super) collator: Option<SharedCollator>,
 }
 
 /// One key of a pattern.
@@ -105,7 +108,19 @@ impl SortPattern {
                 bail!(13103, "too many compound keys");
             }
         }
-        Ok(SortPattern { parts })
+        Ok(SortPattern { parts, collator: None })
+    }
+
+    /// The same order with strings compared by a collator.
+    #[must_use]
+    pub fn with_collator(mut self, collator: Option<&SharedCollator>) -> SortPattern {
+        self.collator = collator.cloned();
+        self
+    }
+
+    /// How strings compare, if not by their bytes.
+    pub fn collator(&self) -> Option<&SharedCollator> {
+        self.collator.as_ref()
     }
 
     /// The keys, most significant first.

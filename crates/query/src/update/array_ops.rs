@@ -4,6 +4,7 @@ use std::cmp::Ordering;
 use std::collections::HashSet;
 
 use sheaf_bson::{Bump, Ordered, OwnedValue, RawDoc, Value, array_in, compare, document_in};
+use sheaf_collation::{SharedCollator, compare_by};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_expr::ParseCx;
 
@@ -55,7 +56,12 @@ impl Push {
     }
 
     /// The array afterwards; `None` if nothing is pushed, cut or sorted.
-    pub(super) fn apply<'a>(&'a self, array: RawDoc<'a>, arena: &'a Bump) -> Result<Option<Value<'a>>> {
+    pub(super) fn apply<'a>(
+        &'a self,
+        array: RawDoc<'a>,
+        arena: &'a Bump,
+        collator: Option<&SharedCollator>,
+    ) -> Result<Option<Value<'a>>> {
         if self.values.is_empty() && self.slice.is_none() && self.sort.is_none() {
             return Ok(None);
         }
@@ -72,7 +78,7 @@ impl Push {
         if let Some(sort) = &self.sort {
             sheaf_meter::sort_by(&mut all, |a, b| {
                 sheaf_meter::tick_for(size(*a).min(size(*b)))?;
-                Ok(sort.compare(*a, *b))
+                Ok(sort.compare(*a, *b, collator))
             })?;
         }
         let kept = match self.slice {
@@ -166,13 +172,13 @@ impl PushSort {
         Ok(PushSort::Fields(fields))
     }
 
-    fn compare(&self, a: Value<'_>, b: Value<'_>) -> Ordering {
+    fn compare(&self, a: Value<'_>, b: Value<'_>, collator: Option<&SharedCollator>) -> Ordering {
         let directed = |order: Ordering, descending| if descending { order.reverse() } else { order };
         match self {
-            PushSort::Whole { descending } => directed(compare(a, b), *descending),
+            PushSort::Whole { descending } => directed(compare_by(collator, a, b), *descending),
             PushSort::Fields(fields) => {
                 for (path, descending) in fields {
-                    let order = compare(field(a, path), field(b, path));
+                    let order = compare_by(collator, field(a, path), field(b, path));
                     if order != Ordering::Equal {
                         return directed(order, *descending);
                     }
@@ -234,9 +240,24 @@ pub(super) fn add_to_set<'a>(
     values: &'a [OwnedValue],
     array: RawDoc<'a>,
     arena: &'a Bump,
+    collator: Option<&SharedCollator>,
 ) -> Result<Option<Value<'a>>> {
     let mut new: Vec<&OwnedValue> = values.iter().collect();
-    if let [only] = values {
+    if collator.is_some() {
+        let equal = |a, b| {
+            sheaf_meter::tick_for(size(a))?;
+            Ok(compare_by(collator, a, b).is_eq())
+        };
+        new.clear();
+        for value in values {
+            let wanted = value.as_value();
+            if !crate::ticks::try_any(new.iter().map(|known| known.as_value()).chain(array.values()), |known| {
+                equal(known, wanted)
+            })? {
+                new.push(value);
+            }
+        }
+    } else if let [only] = values {
         for known in array.values() {
             sheaf_meter::tick_for(size(known))?;
             if compare(known, only.as_value()) == Ordering::Equal {
@@ -317,7 +338,7 @@ impl Pull {
         })
     }
 
-    pub(super) fn matches(&self, value: Value<'_>) -> Result<bool> {
+    pub(super) fn matches(&self, value: Value<'_>, collator: Option<&SharedCollator>) -> Result<bool> {
         match self {
             Pull::Documents(matcher) => match value {
                 Value::Document(doc) => matcher.matches_doc(doc),
@@ -326,7 +347,7 @@ impl Pull {
             Pull::Predicate(matcher) => {
                 matcher.matches_doc(sheaf_bson::DocBuf::new().with("", value).as_raw())
             }
-            Pull::Equal(wanted) => Ok(compare(wanted.as_value(), value) == Ordering::Equal),
+            Pull::Equal(wanted) => Ok(compare_by(collator, wanted.as_value(), value).is_eq()),
         }
     }
 }

@@ -4,6 +4,7 @@ use std::collections::hash_map::Entry;
 
 use ahash::AHashMap;
 use sheaf_bson::{Bump, Element, RawDoc, Value};
+use sheaf_collation::SharedCollator;
 use sheaf_errors::{Code, Error, Result, bail};
 use sheaf_expr::ParseCx;
 use sheaf_meter::Held;
@@ -21,6 +22,7 @@ use crate::owned::name_bytes;
 pub(super) struct Modifiers {
     root: ObjectNode,
     filters: ArrayFilters,
+    collator: Option<SharedCollator>,
     /// Per `$rename`: source and target.
     renames: Vec<(String, String)>,
     /// Whether some path holds `$`.
@@ -34,7 +36,7 @@ pub(super) struct Modifiers {
 impl Modifiers {
     pub(super) fn parse(doc: RawDoc<'_>, array_filters: &[RawDoc<'_>], cx: &mut ParseCx) -> Result<Self> {
         let filters = ArrayFilters::parse(array_filters, cx)?;
-        let mut parsed = Modifiers { filters, ..Modifiers::default() };
+        let mut parsed = Modifiers { filters, collator: cx.collator().cloned(), ..Modifiers::default() };
         for operator in doc.iter() {
             let name = operator.key();
             if !is_operator(name) {
@@ -183,7 +185,7 @@ impl Modifiers {
             }
             renamed.push(value);
         }
-        let op = OpCx { arena, root: doc, insert, now: cx.now_millis, timestamp: cx.timestamp, renamed };
+        let op = OpCx { arena, root: doc, insert, now: cx.now_millis, timestamp: cx.timestamp, renamed, collator: self.collator.as_ref() };
         Walk::new(op, cx.matched_index, &self.filters).run(&self.root, doc)
     }
 }

@@ -1,9 +1,9 @@
 //! The update operators: what each takes, and what it makes of a value.
 
-use std::cmp::Ordering;
 use std::collections::HashSet;
 
-use sheaf_bson::{Bump, Element, Ordered, OwnedValue, RawDoc, Timestamp, Value, compare, number};
+use sheaf_bson::{Bump, Element, Ordered, OwnedValue, RawDoc, Timestamp, Value, number};
+use sheaf_collation::{SharedCollator, compare_by};
 use sheaf_errors::{Code, Error, Result, bail};
 
 use super::array_ops::{self, Pull, Push};
@@ -66,6 +66,8 @@ pub(super) struct OpCx<'a> {
     pub(super) timestamp: Timestamp,
     /// Per `$rename`, the value at its source.
     pub(super) renamed: Vec<Value<'a>>,
+    /// How strings compare, if not by their bytes.
+    pub(super) collator: Option<&'a SharedCollator>,
 }
 
 impl OpCx<'_> {
@@ -160,9 +162,9 @@ impl Op {
                 arithmetic(false, Value::Int32(0), factor.as_value()).unwrap_or(Value::Int32(0))
             }
             Op::CurrentDate { timestamp } => today(*timestamp, cx),
-            Op::Push(push) => push.apply(RawDoc::EMPTY, cx.arena)?.unwrap_or(Value::Array(RawDoc::EMPTY)),
+            Op::Push(push) => push.apply(RawDoc::EMPTY, cx.arena, cx.collator)?.unwrap_or(Value::Array(RawDoc::EMPTY)),
             Op::AddToSet(values) => {
-                array_ops::add_to_set(values, RawDoc::EMPTY, cx.arena)?.unwrap_or(Value::Array(RawDoc::EMPTY))
+                array_ops::add_to_set(values, RawDoc::EMPTY, cx.arena, cx.collator)?.unwrap_or(Value::Array(RawDoc::EMPTY))
             }
             Op::Bit(ops) => bit(ops, Value::Int32(0)).unwrap_or(Value::Int32(0)),
             Op::RenameTo(slot) => cx.renamed[*slot],
@@ -184,11 +186,11 @@ impl Op {
             Op::Unset | Op::RenameFrom(_) => Outcome::Remove,
             Op::Inc(by) => Outcome::Replace(calculate("$inc", key, old, by.as_value(), cx)?),
             Op::Mul(by) => Outcome::Replace(calculate("$mul", key, old, by.as_value(), cx)?),
-            Op::Min(value) => replace_if(compare(value.as_value(), old) == Ordering::Less, value),
-            Op::Max(value) => replace_if(compare(value.as_value(), old) == Ordering::Greater, value),
+            Op::Min(value) => replace_if(compare_by(cx.collator, value.as_value(), old).is_lt(), value),
+            Op::Max(value) => replace_if(compare_by(cx.collator, value.as_value(), old).is_gt(), value),
             Op::CurrentDate { timestamp } => Outcome::Replace(today(*timestamp, cx)),
             Op::Push(push) => match old {
-                Value::Array(array) => changed(push.apply(array, cx.arena)?),
+                Value::Array(array) => changed(push.apply(array, cx.arena, cx.collator)?),
                 other => bail!(
                     Code::BAD_VALUE,
                     "The field '{}' must be an array but is of type {} in document {{{}}}",
@@ -198,7 +200,7 @@ impl Op {
                 ),
             },
             Op::AddToSet(values) => match old {
-                Value::Array(array) => changed(array_ops::add_to_set(values, array, cx.arena)?),
+                Value::Array(array) => changed(array_ops::add_to_set(values, array, cx.arena, cx.collator)?),
                 other => bail!(
                     Code::BAD_VALUE,
                     "Cannot apply $addToSet to non-array field. Field named '{key}' has non-array type {}",
@@ -215,7 +217,14 @@ impl Op {
                 ),
             },
             Op::Pull(pull) => {
-                changed(array_ops::retain(array_to_pull(old)?, cx.arena, |v| Ok(!pull.matches(v)?))?)
+                changed(array_ops::retain(array_to_pull(old)?, cx.arena, |v| Ok(!pull.matches(v, cx.collator)?))?)
+            }
+            Op::PullAll(values) if cx.collator.is_some() => {
+                let keep = |value| {
+                    sheaf_meter::tick_for(values.len() * 64)?;
+                    Ok(!values.iter().any(|pulled| compare_by(cx.collator, pulled.as_value(), value).is_eq()))
+                };
+                changed(array_ops::retain(array_to_pull(old)?, cx.arena, keep)?)
             }
             Op::PullAll(values) => {
                 let pulled: HashSet<Ordered<'_>> =

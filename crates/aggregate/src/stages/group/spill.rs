@@ -5,7 +5,8 @@
 //! the hash of its group. In the end the rows come back group by group, in the order of the documents, and go on
 //! where the table had stopped. So every group sees the same values in the same order as it would in memory.
 
-use sheaf_bson::{Bump, Value, compare};
+use sheaf_bson::{Bump, Value};
+use sheaf_collation::compare_by;
 use sheaf_errors::Result;
 use sheaf_meter::Held;
 use sheaf_query::sort::Sorted;
@@ -87,7 +88,10 @@ impl Merged {
         self.ready = self.table.take(hash);
         while let Some(row) = self.next.take_if(|row| self.table.hash(row.filed_under()) == hash) {
             let id = row.filed_under();
-            let known = self.ready.iter().position(|group| compare(group.id.as_value(), id).is_eq());
+            let known = {
+                let by = stage.collator.as_ref();
+                self.ready.iter().position(|group| compare_by(by, group.id.as_value(), id).is_eq())
+            };
             let place = match known {
                 Some(place) => place,
                 None => {

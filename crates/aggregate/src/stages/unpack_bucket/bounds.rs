@@ -20,8 +20,8 @@ pub(super) fn meta_first(filter: &Arc<Matcher>, meta: &str) -> Option<SplitFilte
     if first.is_empty() {
         return None;
     }
-    let rest = if rest.is_empty() { None } else { Some(filters::conjunction(&rest)?) };
-    Some((filters::conjunction(&first)?, rest))
+    let rest = if rest.is_empty() { None } else { Some(filters::conjunction(&rest, filter.collator())?) };
+    Some((filters::conjunction(&first, filter.collator())?, rest))
 }
 
 /// A comparison that each wanted measurement fulfils.
@@ -129,7 +129,7 @@ pub(super) fn of_times(conditions: &[Condition], time: &str, span_seconds: i64) 
             clause(&max, "$lte", millis.saturating_add(span));
         }
     }
-    if clauses.is_empty() { None } else { filters::conjunction(&clauses) }
+    if clauses.is_empty() { None } else { filters::conjunction(&clauses, None) }
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! Window functions as a stage names them: `{$sum: "$x", window: {documents: [-1, 0]}}`.
 
 use sheaf_bson::{Decimal128, DocBuf, OwnedValue, RawDoc, Value};
+use sheaf_collation::SharedCollator;
 use sheaf_errors::{Code, Result, bail};
 use sheaf_expr::{Expr, ParseCx};
 use sheaf_query::sort::{SortOn, SortPattern};
@@ -19,6 +20,8 @@ pub(super) struct Function {
     pub(super) input: Expr,
     pub(super) bounds: Bounds,
     pub(super) kind: Kind,
+    /// How strings compare, if not by their bytes.
+    pub(super) collator: Option<SharedCollator>,
 }
 
 impl std::fmt::Debug for Function {
@@ -161,7 +164,7 @@ impl Function {
         bounds: Bounds,
         kind: Kind,
     ) -> Function {
-        Function { name, given: DocBuf::from(spec), input, bounds, kind }
+        Function { name, given: DocBuf::from(spec), input, bounds, kind, collator: None }
     }
 
     /// As explain shows it: with the window that it has.
@@ -287,7 +290,7 @@ fn with_n(name: &'static str, spec: RawDoc<'_>, cx: &mut FunctionCx<'_>) -> Resu
             "$top" | "$topN" | "$bottom" | "$bottomN" => {
                 let sort_by = argument.as_doc().and_then(|argument| argument.get("sortBy"));
                 let sort_by = sort_by.and_then(|sort_by| sort_by.as_doc()).unwrap_or(RawDoc::EMPTY);
-                Way::Top { sort_by: SortPattern::parse(sort_by)?, bottom: name.starts_with("$bottom") }
+                Way::Top { sort_by: SortPattern::parse(sort_by)?.with_collator(cx.expr.collator()), bottom: name.starts_with("$bottom") }
             }
             _ => way_of(name),
         });

@@ -16,6 +16,7 @@ mod waiting;
 use std::sync::Arc;
 
 use sheaf_bson::{Bump, DocBuf, RawDoc, Type, Value, doc};
+use sheaf_collation::SharedCollator;
 use sheaf_errors::{Code, Result, bail};
 use sheaf_expr::{Deps, Expr, FieldPath, Slot, View};
 use sheaf_query::projection::Projection;
@@ -50,6 +51,7 @@ const PARTITION: &str = "__internal_setWindowFields_partition_key";
 pub struct SetWindowFields {
     partition_by: Option<Expr>,
     sort_by: Option<SortPattern>,
+    collator: Option<SharedCollator>,
     /// The field that is sorted by, if it is one alone.
     sort_path: Option<FieldPath>,
     outputs: Vec<Output>,
@@ -154,7 +156,9 @@ impl SetWindowFields {
         let spec = Spec::parse(NAME, Value::Document(given))?;
         sheaf_meter::grow(given.len())?;
         let partition_by = spec.partition_by.map(|value| Expr::parse(value, cx.expr)).transpose()?;
+        let collator = cx.expr.collator().cloned();
         let sort_by = spec.sort_by.map(SortPattern::parse).transpose()?;
+        let sort_by = sort_by.map(|sort_by| sort_by.with_collator(collator.as_ref()));
         let sort_path = match sort_by.as_ref().map(|sort_by| sort_by.parts()) {
             Some([part]) => match &part.on {
                 SortOn::Path(path) => Some(FieldPath::parse(path.dotted())?),
@@ -174,7 +178,8 @@ impl SetWindowFields {
                 bail!(Code::FAILED_TO_PARSE, "The field '{field}' must be an object");
             };
             let mut function_cx = FunctionCx { sort_by: sort_by.as_ref(), expr: cx.expr };
-            let function = Function::parse(function, &mut function_cx)?;
+            let mut function = Function::parse(function, &mut function_cx)?;
+            function.collator = collator.clone();
             FieldPath::parse(field)?;
             functions.push((field, function));
         }
@@ -194,7 +199,7 @@ impl SetWindowFields {
         };
         cx.expr.leave(scope);
         let spec = DocBuf::from(given);
-        Ok(SetWindowFields { partition_by, sort_by, sort_path, outputs, projection, spec })
+        Ok(SetWindowFields { partition_by, sort_by, sort_path, outputs, projection, collator, spec })
     }
 
     /// The document's value of the field that is sorted by; missing if that is not one field.
@@ -203,10 +208,16 @@ impl SetWindowFields {
     }
 
     /// The key by which the document is sorted, which documents of one rank share.
-    fn rank_key<'a>(&self, document: RawDoc<'a>, metadata: Option<RawDoc<'a>>) -> Result<Value<'a>> {
+    fn rank_key<'a>(
+        &self,
+        document: RawDoc<'a>,
+        metadata: Option<RawDoc<'a>>,
+        arena: &'a Bump,
+    ) -> Result<Value<'a>> {
         let pattern = self.sort_by.as_ref().expect("ranks are of what is sorted");
         let key = pattern.key(document, metadata.unwrap_or(RawDoc::EMPTY))?;
-        Ok(key.first().copied().unwrap_or(Value::Null))
+        let key = key.first().copied().unwrap_or(Value::Null);
+        Ok(pattern.collator().map_or(key, |collator| collator.key(key, arena)))
     }
 }
 

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use sheaf_bson::{Bump, DocWriter, OwnedValue, RawDoc, Value, compare};
+use sheaf_bson::{Bump, DocWriter, OwnedValue, RawDoc, Value};
+use sheaf_collation::compare_by;
 use sheaf_errors::{Code, Result, bail};
 use sheaf_expr::Env;
 use sheaf_meter::Held;
@@ -67,7 +68,7 @@ impl WindowRun {
         drop(env);
         self.input.release();
         match &self.partition {
-            Some(known) if compare(known.as_value(), partition.as_value()).is_ne() => {
+            Some(known) if compare_by(self.stage.collator.as_ref(), known.as_value(), partition.as_value()).is_ne() => {
                 self.ended = true;
                 self.next = Some((partition, row));
                 Ok(())
@@ -99,7 +100,7 @@ impl WindowRun {
         for (output, running) in self.stage.outputs.iter().zip(&mut self.functions) {
             let value = output.function.input.eval(document, &env)?;
             let sort = match &output.function.kind {
-                Kind::Rank(_) => self.stage.rank_key(document, row.metadata())?,
+                Kind::Rank(_) => self.stage.rank_key(document, row.metadata(), &self.arena)?,
                 _ => self.stage.sort_value(document, &self.arena),
             };
             running.take(value, sort)?;

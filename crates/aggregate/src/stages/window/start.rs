@@ -1,6 +1,7 @@
 //! Starting a function on a partition.
 
 use sheaf_bson::{RawDoc, Value};
+use sheaf_collation::SharedCollator;
 use sheaf_errors::Result;
 use sheaf_expr::Env;
 
@@ -29,7 +30,7 @@ impl Function {
                 if grows {
                     Over::Accumulated { state: make(init)?, last: None }
                 } else {
-                    Over::Sliding(way.start(self.name, init)?)
+                    Over::Sliding(way.start(self.name, init, self.collator.as_ref())?)
                 }
             }
             Kind::Covariance { sample } => sliding(Box::new(Covariance::new(*sample))),
@@ -46,7 +47,12 @@ impl Function {
 }
 
 impl Way {
-    fn start(&self, name: &str, init: Value<'_>) -> Result<Box<dyn Removable>> {
+    fn start(
+        &self,
+        name: &str,
+        init: Value<'_>,
+        collator: Option<&SharedCollator>,
+    ) -> Result<Box<dyn Removable>> {
         let n = || {
             let has_n = name.ends_with('N');
             if has_n { accumulators::n_of(init).map(Some) } else { Ok(None) }
@@ -57,8 +63,8 @@ impl Way {
             Way::Mean => Box::new(Mean::default()),
             Way::Deviation { sample } => Box::new(Deviation::new(*sample)),
             Way::List { flat } => Box::new(List::new(*flat)),
-            Way::Set { flat } => Box::new(Set::new(*flat)),
-            Way::Best { largest } => Box::new(Best::new(*largest, n()?)),
+            Way::Set { flat } => Box::new(Set::new(*flat, collator.cloned())),
+            Way::Best { largest } => Box::new(Best::new(*largest, n()?, collator.cloned())),
             Way::FirstLast { last } => Box::new(FirstLast::new(*last, accumulators::n_of(init)?)),
             Way::Top { sort_by, bottom } => Box::new(Top::new(sort_by.clone(), *bottom, n()?)),
             Way::Percentiles(wanted) => Box::new(Percentiles::new(wanted.clone())),

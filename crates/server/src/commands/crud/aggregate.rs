@@ -3,12 +3,13 @@
 use sheaf_aggregate::{Namespace, stage_entry};
 use sheaf_bson::{RawDoc, Value};
 use sheaf_errors::{Code, Result, bail};
+use sheaf_expr::ParseCx;
 use sheaf_exec::plan::query::Hint;
 use sheaf_storage::Uuid;
 
 use super::change_stream;
 use super::pipeline::{PipelineCursor, parse};
-use super::query::{check_collation, first_batch, parse_cx};
+use super::query::{collated_cx, first_batch};
 use super::writes::check_writable;
 use crate::args::{Args, Loose, NonNegative, check_collection_name};
 use crate::command::*;
@@ -99,8 +100,7 @@ impl<'a> Aggregate<'a> {
         if self.explain {
             return super::explain::aggregate(op, &self, super::explain::Verbosity::QueryPlanner);
         }
-        check_collation(self.collation)?;
-        let mut cx = parse_cx(op, self.variables)?;
+        let mut cx = self.parse_cx(op)?;
         let pipeline = parse(self.pipeline, &namespace, &mut cx)?;
         if let Some(target) = pipeline.target_namespace() {
             check_writable(op, &target.collection)?;
@@ -125,6 +125,11 @@ impl<'a> Aggregate<'a> {
 }
 
 impl<'a> Aggregate<'a> {
+    /// What its pipeline is parsed in.
+    pub(super) fn parse_cx(&self, op: &Operation<'_>) -> Result<ParseCx> {
+        collated_cx(op, &self.namespace(op).to_string(), self.collation, self.variables)
+    }
+
     /// Parses; the command inside `explain` needs no `cursor`.
     pub(super) fn parse_as(args: &mut Args<'a>, explained: bool) -> Result<Self> {
         let flag = |args: &mut Args<'a>, name, otherwise| -> Result<bool> {

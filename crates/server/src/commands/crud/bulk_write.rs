@@ -15,7 +15,7 @@ use sheaf_front::sampling::SAMPLE_ID;
 use sheaf_query::update::Update as Modification;
 use sheaf_storage::{Collection, Uuid, Write};
 
-use super::query::{check_collation, first_batch, parse_cx, parse_filter, set_sort};
+use super::query::{first_batch, collated_cx, parse_filter, set_sort};
 use super::writes::{
     WriteFields, check_count, collection_for_write, is_stale, refuse_view, with_cx, with_writer,
 };
@@ -386,7 +386,7 @@ impl<'a> BulkWrite<'a> {
                 Ok(Done { n: 1, modified: None, upserted: None })
             }
             Kind::Update(update) if collection.is_timeseries() => {
-                update.statement(op, self.variables)?;
+                update.statement(op, &collection.namespace, self.variables)?;
                 let result = timeseries::update(op, w, cx, collection, &update.parts(self.variables))?;
                 Ok(Done { n: result.matched, modified: Some(result.modified), upserted: None })
             }
@@ -407,15 +407,15 @@ impl<'a> BulkWrite<'a> {
                 Ok(Done { n: 1, modified: None, upserted: None })
             }
             Kind::Update(update) => {
-                let statement = update.statement(op, self.variables)?;
+                let statement = update.statement(op, &collection.namespace, self.variables)?;
                 let result = run_update(w, cx, collection, &statement, false)?;
                 let n = result.matched + u64::from(result.upserted.is_some());
                 Ok(Done { n, modified: Some(result.modified), upserted: result.upserted })
             }
             Kind::Delete { filter, multi, hint, collation } => {
-                check_collation(*collation)?;
-                let mut parse = parse_cx(op, self.variables)?;
-                let mut query = Query { hint: Hint::parse(*hint)?, ..Query::default() };
+                let mut parse = collated_cx(op, &collection.namespace, *collation, self.variables)?;
+                let collator = parse.collator().cloned();
+                let mut query = Query { hint: Hint::parse(*hint)?, collator, ..Query::default() };
                 query.matcher = Some(Arc::new(parse_filter(Some(*filter), &mut parse)?));
                 let (n, _) = run_delete(w, cx, collection, &Delete { query, multi: *multi }, false)?;
                 Ok(Done { n, modified: None, upserted: None })
@@ -497,13 +497,18 @@ impl UpdateOp<'_> {
         }
     }
 
-    fn statement(&self, op: &Operation<'_>, variables: Option<RawDoc<'_>>) -> Result<UpdateStatement> {
-        check_collation(self.collation)?;
-        let mut cx = parse_cx(op, variables)?;
+    fn statement(
+        &self,
+        op: &Operation<'_>,
+        namespace: &str,
+        variables: Option<RawDoc<'_>>,
+    ) -> Result<UpdateStatement> {
+        let mut cx = collated_cx(op, namespace, self.collation, variables)?;
+        let collator = cx.collator().cloned();
         for constant in self.constants.into_iter().flatten() {
             cx.declare_constant(constant.key(), constant.value())?;
         }
-        let mut query = Query { hint: Hint::parse(self.hint)?, ..Query::default() };
+        let mut query = Query { hint: Hint::parse(self.hint)?, collator, ..Query::default() };
         query.matcher = Some(Arc::new(parse_filter(Some(self.filter), &mut cx)?));
         // What its constants come to is found out when it meets a document.
         let update = Modification::parse(self.update, &self.array_filters, &mut cx)?;

@@ -5,12 +5,13 @@ use std::sync::Arc;
 use sheaf_aggregate::Namespace;
 use sheaf_bson::{ArrayBuf, RawDoc, Value, doc};
 use sheaf_errors::{Code, Result, bail};
+use sheaf_expr::ParseCx;
 use sheaf_exec::plan::Query;
 use sheaf_exec::plan::query::Hint;
 use sheaf_storage::Uuid;
 
 use super::pipeline::{PipelineCursor, parse};
-use super::query::{check_collation, parse_cx, parse_filter};
+use super::query::{collated_cx, parse_filter};
 use sheaf_rows::{Cx, Limits};
 
 use crate::args::{Args, NonNegative, exact_i64};
@@ -132,11 +133,16 @@ fn limit(value: Value<'_>) -> Result<Option<u64>> {
 }
 
 impl Count<'_> {
+    /// What its parts are parsed in.
+    pub(super) fn parse_cx(&self, op: &Operation<'_>) -> Result<ParseCx> {
+        collated_cx(op, &op.namespace(self.collection), self.collation, None)
+    }
+
     /// The query that counts.
     pub(super) fn to_query(&self, op: &Operation<'_>) -> Result<Query> {
-        check_collation(self.collation)?;
-        let mut cx = parse_cx(op, None)?;
+        let mut cx = self.parse_cx(op)?;
         Ok(Query {
+            collator: cx.collator().cloned(),
             matcher: Some(Arc::new(parse_filter(self.query, &mut cx)?)),
             skip: self.skip,
             limit: self.limit.filter(|limit| *limit > 0),
@@ -172,7 +178,7 @@ impl Count<'_> {
 
     fn on_view(&self, op: &Operation<'_>) -> Result<u64> {
         let namespace = Namespace::new(op.db(), self.collection);
-        let pipeline = parse(self.pipeline().as_raw(), &namespace, &mut parse_cx(op, None)?)?;
+        let pipeline = parse(self.pipeline().as_raw(), &namespace, &mut self.parse_cx(op)?)?;
         let mut n = 0;
         PipelineCursor::open(op, &namespace, &pipeline, Hint::parse(self.hint)?, true, false)?.each(
             op,

@@ -12,7 +12,7 @@ use sheaf_exec::write::{Delete as Statement, delete_by_id, run_delete};
 use sheaf_timeseries::BUCKETS_PREFIX;
 
 use super::find::only_id;
-use super::query::{check_collation, parse_cx, parse_filter};
+use super::query::{collated_cx, parse_filter};
 use super::writes::{
     StatementOutcomes, WriteFields, check_count, check_writable, refuse_view, with_cx, with_writer,
 };
@@ -97,7 +97,7 @@ impl<'a> Command<'a, Operation<'a>> for Delete<'a> {
                                 return Ok(None);
                             }
                         }
-                        let statement = one.statement(op, self.variables)?;
+                        let statement = one.statement(op, self.collection, self.variables)?;
                         if op.is_retryable_write() && statement.multi {
                             bail!(Code::INVALID_OPTIONS, "Cannot use retryable writes with limit=0");
                         }
@@ -140,7 +140,7 @@ impl<'a> Delete<'a> {
             bail!(Code::INVALID_LENGTH, "explained write batches must be of size 1");
         }
         let doc = self.deletes.iter().next().unwrap_or(RawDoc::EMPTY);
-        Ok((self.collection, DeleteOne::parse(doc)?.statement(op, self.variables)?))
+        Ok((self.collection, DeleteOne::parse(doc)?.statement(op, self.collection, self.variables)?))
     }
 }
 
@@ -179,10 +179,15 @@ impl<'a> DeleteOne<'a> {
         only_id(self.q).filter(|_| plain)
     }
 
-    fn statement(&self, op: &Operation<'_>, variables: Option<RawDoc<'_>>) -> Result<Statement> {
-        check_collation(self.collation)?;
-        let mut cx = parse_cx(op, variables)?;
-        let mut query = Query { hint: Hint::parse(self.hint)?, ..Query::default() };
+    fn statement(
+        &self,
+        op: &Operation<'_>,
+        collection: &str,
+        variables: Option<RawDoc<'_>>,
+    ) -> Result<Statement> {
+        let mut cx = collated_cx(op, &op.namespace(collection), self.collation, variables)?;
+        let collator = cx.collator().cloned();
+        let mut query = Query { hint: Hint::parse(self.hint)?, collator, ..Query::default() };
         query.matcher = Some(Arc::new(parse_filter(Some(self.q), &mut cx)?));
         Ok(Statement { query, multi: self.multi })
     }

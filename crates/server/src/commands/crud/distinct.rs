@@ -4,16 +4,18 @@ use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
 use sheaf_aggregate::Namespace;
-use sheaf_bson::{ArrayBuf, DocBuf, Element, MAX_DOCUMENT_SIZE, OwnedValue, RawDoc, Value, compare};
+use sheaf_bson::{ArrayBuf, DocBuf, Element, MAX_DOCUMENT_SIZE, OwnedValue, RawDoc, Value};
+use sheaf_collation::{SharedCollator, compare_by, key_of};
 use sheaf_errors::{Result, bail};
 use sheaf_exec::plan::Query;
 use sheaf_exec::plan::query::Hint;
 use sheaf_exec::run::Reads;
+use sheaf_expr::ParseCx;
 use sheaf_query::path::Path;
 use sheaf_storage::{Collection, Uuid};
 
 use super::pipeline::{PipelineCursor, parse};
-use super::query::{check_collation, parse_cx, parse_filter};
+use super::query::{collated_cx, parse_filter};
 use sheaf_rows::{Cx, Limits};
 
 use crate::args::Args;
@@ -74,7 +76,7 @@ impl<'a> Command<'a, Operation<'a>> for Distinct<'a> {
         let query = self.to_query(op)?;
         let view = op.view()?;
         names::check_uuid(view.catalog(), &namespace, self.uuid)?;
-        let mut values = Values::new(self.key);
+        let mut values = Values::new(self.key, query.collator.clone());
         let of_view = view.collection(&namespace).is_some_and(|found| found.is_view());
         if let Some(collection) = view.collection(&namespace) {
             if collection.is_view() {
@@ -102,7 +104,7 @@ impl<'a> Command<'a, Operation<'a>> for Distinct<'a> {
             }
         }
         // MongoDB groups them, and gives the groups in order.
-        values.list.sort_by(|a, b| compare(a.as_value(), b.as_value()));
+        values.list.sort_by(|a, b| compare_by(query.collator.as_ref(), a.as_value(), b.as_value()));
         let mut reply = Reply::with_capacity(values.bytes + 64).with_array("values", |out| {
             for value in &values.list {
                 out.push(value.as_value());
@@ -117,11 +119,16 @@ impl<'a> Command<'a, Operation<'a>> for Distinct<'a> {
 }
 
 impl Distinct<'_> {
+    /// What its parts are parsed in.
+    pub(super) fn parse_cx(&self, op: &Operation<'_>) -> Result<ParseCx> {
+        collated_cx(op, &op.namespace(self.collection), self.collation, None)
+    }
+
     /// The query that finds the documents.
     pub(super) fn to_query(&self, op: &Operation<'_>) -> Result<Query> {
-        check_collation(self.collation)?;
-        let mut cx = parse_cx(op, None)?;
+        let mut cx = self.parse_cx(op)?;
         Ok(Query {
+            collator: cx.collator().cloned(),
             matcher: Some(Arc::new(parse_filter(self.query, &mut cx)?)),
             hint: Hint::parse(self.hint)?,
             distinct: Some(self.key.to_owned()),
@@ -142,8 +149,9 @@ impl Distinct<'_> {
             parts.push(self.query.unwrap_or(RawDoc::EMPTY));
             parts.document().document(self.key).append("$type", 10);
         });
-        let matcher = parse_filter(Some(both.as_raw()), &mut parse_cx(op, None)?)?;
-        let query = Query { limit: Some(1), ..Query::filtered(matcher) };
+        let matcher = parse_filter(Some(both.as_raw()), &mut self.parse_cx(op)?)?;
+        let collator = self.parse_cx(op)?.collator().cloned();
+        let query = Query { limit: Some(1), collator, ..Query::filtered(matcher) };
         sheaf_exec::find::open(&query, collection, reads, cx)?.advance(cx)
     }
 
@@ -156,7 +164,7 @@ impl Distinct<'_> {
 
     fn on_view(&self, op: &Operation<'_>, values: &mut Values) -> Result<()> {
         let namespace = Namespace::new(op.db(), self.collection);
-        let pipeline = parse(self.pipeline().as_raw(), &namespace, &mut parse_cx(op, None)?)?;
+        let pipeline = parse(self.pipeline().as_raw(), &namespace, &mut self.parse_cx(op)?)?;
         PipelineCursor::open(op, &namespace, &pipeline, Hint::parse(self.hint)?, true, false)?
             .each(op, |doc| values.add(doc))
     }
@@ -167,12 +175,13 @@ struct Values {
     path: Path,
     seen: HashSet<OwnedValue, ahash::RandomState>,
     list: Vec<OwnedValue>,
+    collator: Option<SharedCollator>,
     bytes: usize,
 }
 
 impl Values {
-    fn new(key: &str) -> Self {
-        Values { path: Path::new(key), seen: HashSet::default(), list: Vec::new(), bytes: 0 }
+    fn new(key: &str, collator: Option<SharedCollator>) -> Self {
+        Values { collator, path: Path::new(key), seen: HashSet::default(), list: Vec::new(), bytes: 0 }
     }
 
     /// Whether the document has null at the path.
@@ -182,7 +191,7 @@ impl Values {
     }
 
     fn add(&mut self, doc: RawDoc<'_>) -> Result<()> {
-        let Values { path, seen, list, bytes } = self;
+        let Values { path, seen, list, collator, bytes } = self;
         let mut arrays: Option<BTreeSet<*const u8>> = None;
         path.any(doc, true, &mut |element, _| {
             if let Some(element) = element {
@@ -196,10 +205,9 @@ impl Values {
                     ends.contains(&element.data().as_ptr())
                 };
                 if !whole {
-                    let owned = OwnedValue::from(value);
-                    if seen.insert(owned.clone()) {
+                    if seen.insert(key_of(collator.as_ref(), value)) {
                         *bytes += element.data().len() + 12;
-                        list.push(owned);
+                        list.push(OwnedValue::from(value));
                     }
                 }
             }

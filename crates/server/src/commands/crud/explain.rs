@@ -187,7 +187,7 @@ impl Explain<'_> {
             }
             let on = Namespace::new(op.db(), collection);
             let stages = pipeline();
-            let parsed = parse(stages.as_raw(), &on, &mut parse_cx(op, None)?)?;
+            let parsed = parse(stages.as_raw(), &on, &mut parse_cx(op, None)?.with_collator(query.collator.clone()))?;
             return explain_pipeline(op, &on, &parsed, None, Hint::None, self.verbosity, self.command);
         }
         let stop = op.interrupter();
@@ -217,7 +217,7 @@ fn aggregate_inner(
     body: RawDoc<'_>,
 ) -> Result<Reply> {
     let namespace = command.namespace(op);
-    let pipeline = parse(command.pipeline, &namespace, &mut parse_cx(op, command.variables)?)?;
+    let pipeline = parse(command.pipeline, &namespace, &mut command.parse_cx(op)?)?;
     let hint = Hint::parse(command.hint)?;
     explain_pipeline(op, &namespace, &pipeline, command.variables, hint, verbosity, body)
 }
@@ -241,7 +241,8 @@ fn explain_pipeline(
     let (namespace, pipeline) = resolved.as_ref().map_or((namespace, pipeline), |(on, joined)| (on, joined));
     let full = namespace.to_string();
     let collection = view.collection(&full).cloned();
-    let fresh = || parse_cx(op, variables).unwrap_or_default();
+    let fresh =
+        || parse_cx(op, variables).unwrap_or_default().with_collator(pipeline.collator().cloned());
     let of = PipelineOf {
         db: &db,
         pipeline,

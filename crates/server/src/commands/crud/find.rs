@@ -7,13 +7,13 @@ use sheaf_bson::{ArrayBuf, DocBuf, RawDoc, Type, Value};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_exec::plan::Query;
 use sheaf_exec::plan::query::Hint;
-use sheaf_expr::Env;
+use sheaf_expr::{Env, ParseCx};
 use sheaf_query::projection::{Mode, Projection};
 use sheaf_storage::{Collection, Doc, Engine, Uuid, View};
 
 use super::pipeline::PipelineCursor;
 use super::query::{
-    PlanCursor, check_collation, empty_cursor, first_batch, parse_cx, parse_filter, set_sort,
+    PlanCursor, empty_cursor, first_batch, collated_cx, parse_cx, parse_filter, set_sort,
 };
 use sheaf_rows::{Cx, Limits, Operator};
 
@@ -176,7 +176,7 @@ impl<'a> Find<'a> {
         let Some(collection) = catalog.collection(namespace) else {
             return Ok(Some(empty_cursor(op, namespace)));
         };
-        if collection.is_view() || collection.capped.is_some() {
+        if collection.is_view() || collection.capped.is_some() || collection.collator.is_some() {
             return Ok(None);
         }
         let placed = match (shard, &view) {
@@ -209,11 +209,16 @@ impl<'a> Find<'a> {
         Ok(plain.then_some(Some(projection)))
     }
 
+    /// What its parts are parsed in.
+    pub(super) fn parse_cx(&self, op: &Operation<'_>) -> Result<ParseCx> {
+        collated_cx(op, &op.namespace(self.collection), self.collation, self.variables)
+    }
+
     /// The query in the form that planning reads.
     pub(super) fn query(&self, op: &Operation<'_>) -> Result<Query> {
-        check_collation(self.collation)?;
-        let mut cx = parse_cx(op, self.variables)?;
-        let mut query = Query { hint: Hint::parse(self.hint)?, ..Query::default() };
+        let mut cx = self.parse_cx(op)?;
+        let collator = cx.collator().cloned();
+        let mut query = Query { hint: Hint::parse(self.hint)?, collator, ..Query::default() };
         query.matcher = Some(Arc::new(parse_filter(self.filter, &mut cx)?));
         set_sort(&mut query, self.sort)?;
         if let Some(projection) = self.projection.filter(|p| !p.is_empty()) {
@@ -274,7 +279,7 @@ impl<'a> Find<'a> {
         }
         let on = Namespace::new(op.db(), self.collection);
         let stages = self.pipeline();
-        let pipeline = super::pipeline::parse(stages.as_raw(), &on, &mut parse_cx(op, self.variables)?)?;
+        let pipeline = super::pipeline::parse(stages.as_raw(), &on, &mut self.parse_cx(op)?)?;
         let hint = Hint::parse(self.hint)?;
         let disk = self.allow_disk_use.unwrap_or(true);
         let cursor = PipelineCursor::open(op, &on, &pipeline, hint, disk, false)?;

@@ -17,7 +17,7 @@ use sheaf_query::update::Update as Modification;
 use sheaf_storage::{Collection, Uuid, Write};
 
 use super::find::only_id;
-use super::query::{check_collation, parse_cx, parse_filter, set_sort};
+use super::query::{collated_cx, parse_cx, parse_filter, set_sort};
 use super::writes::{Bypass, check_writable, collection_for_write, refuse_view, with_cx, with_writer};
 use crate::args::{Args, Array, Loose};
 use crate::command::*;
@@ -265,10 +265,14 @@ impl<'a> FindAndModify<'a> {
         Ok(Some(projection))
     }
 
+    fn parse_cx(&self, op: &Operation<'_>) -> Result<ParseCx> {
+        collated_cx(op, &op.namespace(self.collection), self.collation, self.variables)
+    }
+
     fn action(&self, op: &Operation<'_>) -> Result<(OneChange, Option<Projection>)> {
-        check_collation(self.collation)?;
-        let mut cx = parse_cx(op, self.variables)?;
-        let mut query = Query { hint: Hint::parse(self.hint)?, ..Query::default() };
+        let mut cx = self.parse_cx(op)?;
+        let collator = cx.collator().cloned();
+        let mut query = Query { hint: Hint::parse(self.hint)?, collator, ..Query::default() };
         query.matcher = Some(Arc::new(parse_filter(self.query, &mut cx)?));
         set_sort(&mut query, self.sort)?;
         let projection = self.projection(&mut cx)?;
@@ -345,7 +349,7 @@ impl<'a> FindAndModify<'a> {
         let arena = Bump::new();
         let env = Env::new(&arena).with_now(op.now_millis());
         let details = if projection.needs_match_details() {
-            let matcher = parse_filter(self.query, &mut parse_cx(op, self.variables)?)?;
+            let matcher = parse_filter(self.query, &mut self.parse_cx(op)?)?;
             matcher.matches_with_details(doc.as_raw(), &Env::new(&Bump::new()))?
         } else {
             None

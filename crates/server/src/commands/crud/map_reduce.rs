@@ -11,7 +11,7 @@ use sheaf_exec::plan::query::Hint;
 use sheaf_front::access::Rights;
 
 use super::pipeline::{PipelineCursor, parse};
-use super::query::{check_collation, parse_cx};
+use super::query::collated_cx;
 use super::writes::check_writable;
 use crate::args::{Args, Loose, check_collection_name};
 use crate::command::*;
@@ -95,14 +95,13 @@ impl<'a> Command<'a, Operation<'a>> for MapReduce<'a> {
     fn run(self, op: &Operation<'a>) -> Result<Reply> {
         let namespace = Namespace::new(op.db(), self.collection);
         op.metrics().namespace.replace(Some(op.namespace(self.collection)));
-        check_collation(self.collation)?;
+        let mut cx = collated_cx(op, &op.namespace(self.collection), self.collation, None)?;
         if let Some(place) = self.out.place() {
             check_writable(op, place.collection)?;
             if !op.node().is_writable() && op.db() != "local" {
                 return forward::to_primary(op);
             }
         }
-        let mut cx = parse_cx(op, None)?;
         let stages = self.pipeline(op.db());
         let pipeline = parse(stages.as_raw(), &namespace, &mut cx)?;
         let mut cursor =

@@ -8,7 +8,7 @@ use sheaf_exec::plan::Query;
 use sheaf_exec::plan::query::Hint;
 use sheaf_exec::run::{Executor, Reads};
 use sheaf_expr::ParseCx;
-use sheaf_query::collation::Collation;
+use sheaf_collation::{Collator, SharedCollator};
 use sheaf_query::matcher::Matcher;
 use sheaf_query::sort::FindSort;
 use sheaf_rows::{Cx, Limits, Operator};
@@ -41,12 +41,38 @@ pub fn parse_filter(filter: Option<RawDoc<'_>>, cx: &mut ParseCx) -> Result<Matc
     Ok(matcher)
 }
 
-/// Checks a `collation` argument; comparison by collation is not part of this server yet, the simple one is.
-pub fn check_collation(collation: Option<RawDoc<'_>>) -> Result<()> {
-    match collation {
-        Some(spec) if !spec.is_empty() => Collation::parse(spec).map(|_| ()),
-        _ => Ok(()),
+/// [`parse_cx`] for what reads or writes a collection: with the command's collation, or else the collection's own.
+///
+/// Errors: those of the collation; `OptionNotSupportedOnView`.
+pub fn collated_cx(
+    op: &Operation<'_>,
+    namespace: &str,
+    collation: Option<RawDoc<'_>>,
+    variables: Option<RawDoc<'_>>,
+) -> Result<ParseCx> {
+    let collator = collator_of(op, namespace, collation)?;
+    let mut cx = parse_cx(op, None)?.with_collator(collator);
+    if let Some(variables) = variables {
+        cx.declare_let(variables)?;
     }
+    Ok(cx)
+}
+
+/// How a command on this namespace compares strings.
+fn collator_of(
+    op: &Operation<'_>,
+    namespace: &str,
+    collation: Option<RawDoc<'_>>,
+) -> Result<Option<SharedCollator>> {
+    let catalog = op.catalog();
+    let collection = catalog.collection(namespace);
+    let own = collection.and_then(|collection| collection.collator.as_ref());
+    let Some(collation) = collation.filter(|collation| !collation.is_empty()) else { return Ok(own.cloned()) };
+    let wanted = Collator::parse(collation)?;
+    if wanted.as_ref() != own && collection.is_some_and(|collection| collection.is_view()) {
+        bail!(Code::OPTION_NOT_SUPPORTED_ON_VIEW, "Cannot override a view's default collation: {namespace}");
+    }
+    Ok(wanted)
 }
 
 /// Sets a query's order.
@@ -65,7 +91,7 @@ pub fn set_sort(query: &mut Query, sort: Option<RawDoc<'_>>) -> Result<()> {
             {
                 bail!(40218, "query requires text score metadata, but it is not available");
             }
-            query.sort = Some(Arc::new(pattern));
+            query.sort = Some(Arc::new(pattern.with_collator(query.collator.as_ref())));
         }
     }
     query.sort_spec = DocBuf::from(sort);

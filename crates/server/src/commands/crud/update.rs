@@ -15,7 +15,7 @@ use sheaf_query::update::Update as Modification;
 use sheaf_storage::Write;
 
 use super::find::only_id;
-use super::query::{check_collation, parse_cx, parse_filter, set_sort};
+use super::query::{collated_cx, parse_filter, set_sort};
 use super::writes::{
     StatementOutcomes, WriteFields, check_count, check_writable, collection_for_write, refuse_view, with_cx,
     with_writer,
@@ -175,7 +175,7 @@ impl<'a> Update<'a> {
                 return Ok(Some(result));
             }
         }
-        let statement = one.statement(op, self.variables)?;
+        let statement = one.statement(op, self.collection, self.variables)?;
         if op.is_retryable_write() && statement.multi {
             bail!(Code::INVALID_OPTIONS, "Cannot use retryable writes with multi=true");
         }
@@ -200,7 +200,7 @@ impl<'a> Update<'a> {
             bail!(Code::INVALID_LENGTH, "explained write batches must be of size 1");
         }
         let doc = self.updates.iter().next().unwrap_or(RawDoc::EMPTY);
-        Ok((self.collection, UpdateOne::parse(doc)?.statement(op, self.variables)?))
+        Ok((self.collection, UpdateOne::parse(doc)?.statement(op, self.collection, self.variables)?))
     }
 }
 
@@ -317,9 +317,13 @@ impl<'a> UpdateOne<'a> {
         }
     }
 
-    fn statement(&self, op: &Operation<'_>, variables: Option<RawDoc<'_>>) -> Result<UpdateStatement> {
-        check_collation(self.collation)?;
-        let mut cx = parse_cx(op, variables)?;
+    fn statement(
+        &self,
+        op: &Operation<'_>,
+        collection: &str,
+        variables: Option<RawDoc<'_>>,
+    ) -> Result<UpdateStatement> {
+        let mut cx = collated_cx(op, &op.namespace(collection), self.collation, variables)?;
         if let Some(constants) = self.constants {
             if !matches!(self.u, Value::Array(_)) {
                 bail!(51198, "Constant values may only be specified for pipeline updates");
@@ -328,7 +332,8 @@ impl<'a> UpdateOne<'a> {
                 cx.declare_constant(element.key(), element.value())?;
             }
         }
-        let mut query = Query { hint: Hint::parse(self.hint)?, ..Query::default() };
+        let collator = cx.collator().cloned();
+        let mut query = Query { hint: Hint::parse(self.hint)?, collator, ..Query::default() };
         query.matcher = Some(Arc::new(parse_filter(Some(self.q), &mut cx)?));
         // What its constants come to is found out when it meets a document.
         let update = Modification::parse(self.u, &self.array_filters, &mut cx)?;

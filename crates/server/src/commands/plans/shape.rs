@@ -4,9 +4,9 @@
 use std::sync::Arc;
 
 use sheaf_bson::{DocBuf, RawDoc, Value};
+use sheaf_collation::Collation;
 use sheaf_errors::{Code, Result, bail};
 use sheaf_exec::plan::filters;
-use sheaf_query::collation::Collation;
 use sheaf_query::projection::{Mode, Projection};
 use sheaf_query::sort::FindSort;
 use sheaf_storage::Collection;

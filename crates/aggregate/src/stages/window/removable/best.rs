@@ -1,8 +1,9 @@
 //! `$min`, `$max`, their kin with `n`, `$top` and `$bottom`, `$firstN` and `$lastN`, `$minMaxScaler`.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 use sheaf_bson::{Bump, OwnedValue, RawDoc, Value, array_in, compare, number};
+use sheaf_collation::{SharedCollator, key_of};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_query::sort::SortPattern;
 
@@ -12,7 +13,9 @@ use crate::accumulators::copy_in;
 /// Values in order; equal ones as they came. They leave as they came.
 #[derive(Default)]
 struct Ordered {
-    sorted: BTreeSet<(OwnedValue, u64)>,
+    /// By what they compare as; with the value, if that is another.
+    sorted: BTreeMap<(OwnedValue, u64), Option<OwnedValue>>,
+    collator: Option<SharedCollator>,
     /// The number of the next to come, and of the next to leave.
     next: u64,
     first: u64,
@@ -21,22 +24,27 @@ struct Ordered {
 
 impl Ordered {
     fn add(&mut self, value: Value<'_>) {
-        let value = OwnedValue::from(value);
-        self.bytes += value.memory_bytes() + size_of::<u64>();
-        self.sorted.insert((value, self.next));
+        let key = key_of(self.collator.as_ref(), value);
+        let value = self.collator.is_some().then(|| OwnedValue::from(value));
+        self.bytes += entry_bytes(&key, value.as_ref());
+        self.sorted.insert((key, self.next), value);
         self.next += 1;
     }
 
     fn remove(&mut self, value: Value<'_>) {
-        let gone = self.sorted.take(&(OwnedValue::from(value), self.first));
-        let (value, _) = gone.expect("values leave in the order in which they came");
-        self.bytes -= value.memory_bytes() + size_of::<u64>();
+        let place = (key_of(self.collator.as_ref(), value), self.first);
+        let gone = self.sorted.remove(&place).expect("values leave in the order in which they came");
+        self.bytes -= entry_bytes(&place.0, gone.as_ref());
         self.first += 1;
     }
 
     fn values(&self) -> impl DoubleEndedIterator<Item = &OwnedValue> {
-        self.sorted.iter().map(|(value, _)| value)
+        self.sorted.iter().map(|((key, _), value)| value.as_ref().unwrap_or(key))
     }
+}
+
+fn entry_bytes(key: &OwnedValue, value: Option<&OwnedValue>) -> usize {
+    key.memory_bytes() + value.map_or(0, OwnedValue::memory_bytes) + size_of::<u64>()
 }
 
 /// `$min`, `$max`, `$minN`, `$maxN`: null and missing do not take part.
@@ -48,8 +56,8 @@ pub(crate) struct Best {
 }
 
 impl Best {
-    pub(crate) fn new(largest: bool, n: Option<usize>) -> Best {
-        Best { values: Ordered::default(), largest, n }
+    pub(crate) fn new(largest: bool, n: Option<usize>, collator: Option<SharedCollator>) -> Best {
+        Best { values: Ordered { collator, ..Ordered::default() }, largest, n }
     }
 }
 

@@ -3,6 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 
 use sheaf_bson::{Bump, OwnedValue, Value, array_in};
+use sheaf_collation::{SharedCollator, key_of};
 use sheaf_errors::Result;
 use smallvec::SmallVec;
 
@@ -64,25 +65,28 @@ impl Removable for List {
 pub(crate) struct Set {
     flat: Option<&'static str>,
     /// How many of each value are in the window.
-    counts: HashMap<OwnedValue, u64, ahash::RandomState>,
+    /// By what they compare as; with the first of them, if that is another.
+    counts: HashMap<OwnedValue, (u64, Option<OwnedValue>), ahash::RandomState>,
     bytes: usize,
+    collator: Option<SharedCollator>,
 }
 
 impl Set {
-    pub(crate) fn new(flat: Option<&'static str>) -> Set {
-        Set { flat, counts: HashMap::default(), bytes: 0 }
+    pub(crate) fn new(flat: Option<&'static str>, collator: Option<SharedCollator>) -> Set {
+        Set { flat, counts: HashMap::default(), bytes: 0, collator }
     }
 }
 
 impl Removable for Set {
     fn add(&mut self, value: Value<'_>, _sort: Value<'_>) -> Result<()> {
         for part in parts(self.flat, value)? {
-            let part = OwnedValue::from(part);
-            let bytes = part.memory_bytes() + size_of::<u64>();
-            let count = self.counts.entry(part).or_default();
+            let key = key_of(self.collator.as_ref(), part);
+            let bytes = key.memory_bytes() + size_of::<u64>();
+            let (count, first) = self.counts.entry(key).or_default();
             *count += 1;
             if *count == 1 {
-                self.bytes += bytes;
+                *first = self.collator.is_some().then(|| OwnedValue::from(part));
+                self.bytes += bytes + first.as_ref().map_or(0, OwnedValue::memory_bytes);
             }
         }
         Ok(())
@@ -90,12 +94,13 @@ impl Removable for Set {
 
     fn remove(&mut self, value: Value<'_>) -> Result<()> {
         for part in parts(self.flat, value)? {
-            let part = OwnedValue::from(part);
-            let count = self.counts.get_mut(&part).expect("what leaves has come");
+            let key = key_of(self.collator.as_ref(), part);
+            let (count, _) = self.counts.get_mut(&key).expect("what leaves has come");
             *count -= 1;
             if *count == 0 {
-                let (gone, _) = self.counts.remove_entry(&part).expect("it was there just now");
-                self.bytes -= gone.memory_bytes() + size_of::<u64>();
+                let (gone, (_, first)) = self.counts.remove_entry(&key).expect("it was there just now");
+                let bytes = gone.memory_bytes() + first.as_ref().map_or(0, OwnedValue::memory_bytes);
+                self.bytes -= bytes + size_of::<u64>();
             }
         }
         Ok(())
@@ -103,7 +108,8 @@ impl Removable for Set {
 
     fn result<'a>(&mut self, _current: Value<'_>, arena: &'a Bump) -> Result<Value<'a>> {
         sheaf_meter::tick_for(self.bytes)?;
-        Ok(Value::Array(array_in(arena, |out| self.counts.keys().for_each(|value| _ = out.push(value)))))
+        let values = self.counts.iter().map(|(key, (_, first))| first.as_ref().unwrap_or(key));
+        Ok(Value::Array(array_in(arena, |out| values.for_each(|value| _ = out.push(value)))))
     }
 
     fn memory_bytes(&self) -> usize {

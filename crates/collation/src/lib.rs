@@ -1,0 +1,17 @@
+//! Collations: how strings compare where a command, a collection or an index names a locale.
+//!
+//! - [`Collation`] is the document `{locale: "fr", strength: 1}`, checked and completed.
+//! - [`Collator`] compares by it, and makes keys whose bytes have the same order. The rules and their data are those of
+//!   ICU4X (`icu_collator`), compiled in; [`DATA_VERSION`] names them, because keys of indexes are made by them.
+//!
+//! Whoever has no collator compares bytes with [`sheaf_bson::compare`]; [`compare_by`] is that with one branch more.
+
+mod collator;
+mod locales;
+mod spec;
+
+pub use collator::{Collator, SharedCollator, compare_by, hash_by, key_of};
+pub use spec::{Collation, Rules};
+
+/// The rules and data by which keys of indexes are made. It changes with the version of `icu_collator`.
+pub const DATA_VERSION: &str = "icu4x-2.4.0";

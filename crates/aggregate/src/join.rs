@@ -126,7 +126,12 @@ impl Probing {
 }
 
 impl Join {
-    pub(crate) fn new(database: SharedDatabase, from: Namespace, field: &str, collator: Option<SharedCollator>) -> Self {
+    pub(crate) fn new(
+        database: SharedDatabase,
+        from: Namespace,
+        field: &str,
+        collator: Option<SharedCollator>,
+    ) -> Self {
         Join {
             database,
             from,
@@ -154,7 +159,12 @@ impl Join {
             Way::Index(probing) => probing.begin(values, cx)?,
             Way::Table { by_value, found, .. } => {
                 found.clear();
-                found.extend(values.iter().filter_map(|value| look_up(by_value, self.collator.as_ref(), value)).flatten());
+                found.extend(
+                    values
+                        .iter()
+                        .filter_map(|value| look_up(by_value, self.collator.as_ref(), value))
+                        .flatten(),
+                );
                 found.sort_unstable_by(|a, b| b.cmp(a));
                 found.dedup();
             }
@@ -220,7 +230,8 @@ impl Join {
             let mut list = field.array("$in");
             values.iter().for_each(|value| _ = list.push(value));
         });
-        let matcher = Matcher::parse(filter.as_raw(), &mut ParseCx::new().with_collator(self.collator.clone()))?;
+        let matcher =
+            Matcher::parse(filter.as_raw(), &mut ParseCx::new().with_collator(self.collator.clone()))?;
         let mut all = self.database.run(&self.from, &self.everything, cx)?;
         let mut found = Vec::new();
         let mut held = sheaf_meter::reserve(0)?;
@@ -239,7 +250,9 @@ impl Join {
 
     /// Decides how to join, and reads the other collection if that takes a table.
     fn choose(&mut self, cx: &mut Cx<'_>) -> Result<Way> {
-        let Some(probe) = self.database.prepare_equal(&self.from, self.field.dotted(), self.collator.as_ref())? else {
+        let Some(probe) =
+            self.database.prepare_equal(&self.from, self.field.dotted(), self.collator.as_ref())?
+        else {
             let table = self.read_all(false, cx)?;
             return Ok(table.unwrap_or(Way::Scan {
                 found: Vec::new(),

@@ -78,7 +78,12 @@ impl Database for Memory {
         Ok(pipeline.open(Box::new(Documents::new(self.documents(namespace))), &database))
     }
 
-    fn prepare_equal(&self, namespace: &Namespace, field: &str, _: Option<&sheaf_collation::SharedCollator>) -> Result<Option<Box<dyn Probe>>> {
+    fn prepare_equal(
+        &self,
+        namespace: &Namespace,
+        field: &str,
+        _: Option<&sheaf_collation::SharedCollator>,
+    ) -> Result<Option<Box<dyn Probe>>> {
         if !self.0.indexed.lock().unwrap().iter().any(|indexed| indexed == field) {
             return Ok(None);
         }

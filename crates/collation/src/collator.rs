@@ -64,7 +64,10 @@ impl Collator {
     pub fn new(collation: &Collation) -> Result<Option<SharedCollator>> {
         let Collation::Locale(rules) = collation else { return Ok(None) };
         let failed = |what: &dyn fmt::Display| {
-            Error::new(Code::INTERNAL_ERROR, format!("no rules to compare by locale '{}': {what}", rules.locale))
+            Error::new(
+                Code::INTERNAL_ERROR,
+                format!("no rules to compare by locale '{}': {what}", rules.locale),
+            )
         };
         let tag = locales::language_tag(&rules.locale, rules.backwards);
         let locale = Locale::try_from_str(&tag).map_err(|error| failed(&error))?;

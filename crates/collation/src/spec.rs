@@ -138,8 +138,8 @@ fn read_field(given: &mut Given, element: Element<'_>) -> Result<()> {
         ("locale", Value::Null | Value::Undefined) => {}
         ("locale", value) => return wrong_type(name, value, "string"),
         (
-            "caseLevel" | "numericOrdering" | "normalization" | "backwards" | "caseFirst" | "alternate" | "maxVariable"
-            | "strength" | "version",
+            "caseLevel" | "numericOrdering" | "normalization" | "backwards" | "caseFirst" | "alternate"
+            | "maxVariable" | "strength" | "version",
             Value::Null | Value::Undefined,
         ) => {}
         ("caseLevel", value) => given.case_level = Some(boolean(name, value)?),
@@ -222,7 +222,8 @@ mod tests {
         assert_eq!(doc.as_raw().get("strength").and_then(|v| v.as_exact_i64()), Some(2));
         assert_eq!(doc.as_raw().get("maxVariable").and_then(|v| v.as_str()), Some("punct"));
         assert!(Collation::parse(doc! { "locale": "simple" }.as_raw()).unwrap().is_simple());
-        let canadian = Collation::parse(doc! { "locale": "fr_CA", "strength": () }.as_raw()).unwrap().to_doc();
+        let canadian =
+            Collation::parse(doc! { "locale": "fr_CA", "strength": () }.as_raw()).unwrap().to_doc();
         assert_eq!(canadian.as_raw().get("backwards").map(|v| v.truthy()), Some(true));
     }
 

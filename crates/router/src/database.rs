@@ -187,7 +187,12 @@ impl Database for ClusterDatabase {
         }
     }
 
-    fn prepare_equal(&self, _: &Namespace, _: &str, _: Option<&SharedCollator>) -> Result<Option<Box<dyn Probe>>> {
+    fn prepare_equal(
+        &self,
+        _: &Namespace,
+        _: &str,
+        _: Option<&SharedCollator>,
+    ) -> Result<Option<Box<dyn Probe>>> {
         // A question for each document would be a round trip for each.
         Ok(None)
     }

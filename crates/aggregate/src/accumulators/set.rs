@@ -148,7 +148,11 @@ pub(super) struct SetUnion(AddToSet);
 pub(super) fn parse_set_union(_: &'static str, argument: Value<'_>, cx: &mut ParseCx) -> Result<Parsed> {
     let collator = cx.collator().cloned();
     let make = move || SetUnion(AddToSet { collator: collator.clone(), ..AddToSet::default() });
-    Ok(Parsed { input: Expr::parse(argument, cx)?, init: None, make: Box::new(move |_| Ok(Box::new(make()))) })
+    Ok(Parsed {
+        input: Expr::parse(argument, cx)?,
+        init: None,
+        make: Box::new(move |_| Ok(Box::new(make()))),
+    })
 }
 
 impl State for SetUnion {

@@ -24,7 +24,9 @@ pub(super) fn parse(name: &'static str, argument: Value<'_>, cx: &mut ParseCx) -
         match (field.key(), field.value()) {
             ("n", value) if !single => count = Some(Expr::parse(value, cx)?),
             ("output", value) => output = Some(value),
-            ("sortBy", Value::Document(pattern)) => sort_by = Some(SortPattern::parse(pattern)?.with_collator(cx.collator())),
+            ("sortBy", Value::Document(pattern)) => {
+                sort_by = Some(SortPattern::parse(pattern)?.with_collator(cx.collator()))
+            }
             ("sortBy", other) => {
                 bail!(10065, "invalid parameter: expected an object (sortBy), found {}", other.type_name())
             }

@@ -153,7 +153,9 @@ impl BucketAuto {
                     high
                 }
                 None => {
-                    while input.value().is_some_and(|next| self.are_equal(&next, &bucket.last)) && bucket.take(input)? {}
+                    while input.value().is_some_and(|next| self.are_equal(&next, &bucket.last))
+                        && bucket.take(input)?
+                    {}
                     // The upper boundary is the next bucket's lower one; the last bucket includes it.
                     input.value().unwrap_or_else(|| bucket.last.clone())
                 }

@@ -133,7 +133,8 @@ struct GraphLookupRun {
 
 impl GraphLookupRun {
     fn new(stage: Arc<GraphLookup>, input: BoxOperator, database: SharedDatabase) -> Self {
-        let join = Join::new(database, stage.from.clone(), &stage.connect_to.dotted(), stage.collator.clone());
+        let join =
+            Join::new(database, stage.from.clone(), &stage.connect_to.dotted(), stage.collator.clone());
         GraphLookupRun { stage, input, join, arena: Bump::new(), output: None }
     }
 
@@ -153,7 +154,9 @@ impl GraphLookupRun {
         let mut found = Vec::new();
         let (mut depth, mut held) = (0, sheaf_meter::reserve(0)?);
         while !frontier.is_empty() && stage.max_depth.is_none_or(|limit| depth <= limit) {
-            frontier.retain(|value| asked.insert(key_of(stage.collator.as_ref(), value.as_value()), ()).is_none());
+            frontier.retain(|value| {
+                asked.insert(key_of(stage.collator.as_ref(), value.as_value()), ()).is_none()
+            });
             if frontier.is_empty() {
                 break;
             }

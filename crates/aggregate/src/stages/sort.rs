@@ -84,6 +84,9 @@ impl Stage for Sort {
 }
 
 pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<SharedStage>> {
-    let sort = Sort { pattern: Arc::new(SortPattern::parse_stage(argument)?.with_collator(cx.expr.collator())), limit: None };
+    let sort = Sort {
+        pattern: Arc::new(SortPattern::parse_stage(argument)?.with_collator(cx.expr.collator())),
+        limit: None,
+    };
     Ok(vec![Arc::new(sort)])
 }

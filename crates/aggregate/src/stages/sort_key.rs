@@ -31,7 +31,9 @@ fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<SharedStage>> 
     let Value::Document(pattern) = argument else {
         bail!(Code::FAILED_TO_PARSE, "{NAME} takes the pattern of a sort");
     };
-    Ok(vec![Arc::new(SortKey { pattern: Arc::new(SortPattern::parse(pattern)?.with_collator(cx.expr.collator())) })])
+    Ok(vec![Arc::new(SortKey {
+        pattern: Arc::new(SortPattern::parse(pattern)?.with_collator(cx.expr.collator())),
+    })])
 }
 
 /// Puts the stage behind each `$sort` whose keys are asked for.

@@ -25,7 +25,12 @@ impl Database for Nowhere {
     fn run(&self, _namespace: &Namespace, pipeline: &Arc<Pipeline>, _cx: &mut Cx<'_>) -> Result<BoxOperator> {
         Ok(pipeline.open_own(&nowhere()))
     }
-    fn prepare_equal(&self, _namespace: &Namespace, _field: &str, _: Option<&sheaf_collation::SharedCollator>) -> Result<Option<Box<dyn Probe>>> {
+    fn prepare_equal(
+        &self,
+        _namespace: &Namespace,
+        _field: &str,
+        _: Option<&sheaf_collation::SharedCollator>,
+    ) -> Result<Option<Box<dyn Probe>>> {
         Ok(None)
     }
     fn stats(

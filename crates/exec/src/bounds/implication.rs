@@ -53,7 +53,9 @@ pub fn implies(query: &MatchExpr, filter: &MatchExpr) -> bool {
             MatchExpr::Leaf(given) => given.path == wanted.path && leaf_implies(given, wanted),
             MatchExpr::Not(negated) => match &**negated {
                 // `{a: {$ne: null}}` says that the field exists.
-                MatchExpr::Leaf(Leaf { path, test: Test::Compare { op: CompareOp::Eq, operand }, .. }) => {
+                MatchExpr::Leaf(Leaf {
+                    path, test: Test::Compare { op: CompareOp::Eq, operand }, ..
+                }) => {
                     *path == wanted.path
                         && operand.as_value().is_nullish()
                         && matches!(wanted.test, Test::Exists)

@@ -1,9 +1,9 @@
 //! Options of collections and views: what `create` and `collMod` accept, and the form in which they are kept.
 
 use sheaf_bson::{DocBuf, DocWriter, RawDoc, Value};
+use sheaf_collation::Collation;
 use sheaf_errors::{Code, Result, bail};
 use sheaf_expr::ParseCx;
-use sheaf_collation::Collation;
 use sheaf_query::matcher::{Features, Matcher};
 
 use super::index_spec;

@@ -1,8 +1,8 @@
 //! Index specifications: what `createIndexes` accepts, and the form in which they are kept.
 
 use sheaf_bson::{DocBuf, DocWriter, RawDoc, Value};
-use sheaf_errors::{Code, Result, bail};
 use sheaf_collation::Collation;
+use sheaf_errors::{Code, Result, bail};
 use sheaf_query::matcher::{Features, Matcher};
 
 mod relate;

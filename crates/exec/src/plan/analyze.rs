@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use sheaf_collation::SharedCollator;
 use sheaf_bson::{Binary, Value};
+use sheaf_collation::SharedCollator;
 use sheaf_expr::ParseCx;
 use sheaf_geo::Indexing;
 use sheaf_query::matcher::{MatchExpr, Matcher, Test};

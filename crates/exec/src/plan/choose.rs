@@ -141,7 +141,10 @@ fn ordinary(query: &Query, collection: &Arc<Collection>) -> Result<Vec<PlanNode>
         return Ok(vec![natural(query, &filter)]);
     }
     let by_id = hinted.is_none() && !query.return_key && crate::index::clustered_by_id(collection);
-    if by_id && query.collator.is_none() && let Some(id) = id_equality(filter.expr()) {
+    if by_id
+        && query.collator.is_none()
+        && let Some(id) = id_equality(filter.expr())
+    {
         let lookup = PlanNode::IdLookup { id: id.clone(), filter: None };
         return Ok(vec![finish(query, lookup, true)]);
     }

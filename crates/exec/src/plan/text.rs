@@ -55,7 +55,12 @@ pub fn check_collection(matcher: Option<&Matcher>, namespace: &str) -> Result<()
 }
 
 /// The documents of a part of the filter that has `$text` in it.
-fn access(query: &Query, collection: &Arc<Collection>, part: &FilterPart, root: &MatchExpr) -> Result<PlanNode> {
+fn access(
+    query: &Query,
+    collection: &Arc<Collection>,
+    part: &FilterPart,
+    root: &MatchExpr,
+) -> Result<PlanNode> {
     if let MatchExpr::Or(branches) = part.expr() {
         let mut inputs = Vec::with_capacity(branches.len());
         for (at, branch) in branches.iter().enumerate() {

@@ -34,7 +34,10 @@ pub fn run_delete(
 ) -> Result<(u64, Option<DocBuf>)> {
     let matcher = statement.query.matcher();
     let by_id = statement.query.hint == Hint::None && crate::index::clustered_by_id(collection);
-    if by_id && statement.query.collator.is_none() && let Some(id) = id_equality(matcher.root()) {
+    if by_id
+        && statement.query.collator.is_none()
+        && let Some(id) = id_equality(matcher.root())
+    {
         let key = collection.record_key(id.as_value())?;
         let gone = delete_one(w, cx, collection, &matcher, &key, None)?;
         return Ok((u64::from(gone.is_some()), gone.filter(|_| keep)));

@@ -96,7 +96,10 @@ impl Run<'_> {
         let matcher = self.statement.query.matcher();
         let by_id = self.statement.query.hint == crate::plan::query::Hint::None
             && crate::index::clustered_by_id(self.collection);
-        if by_id && self.statement.query.collator.is_none() && let Some(id) = id_equality(matcher.root()) {
+        if by_id
+            && self.statement.query.collator.is_none()
+            && let Some(id) = id_equality(matcher.root())
+        {
             let key = self.collection.record_key(id.as_value())?;
             self.result.examined.0 += 1;
             self.one(w, &matcher, &key, None)?;

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use sheaf_bson::{Binary, DocBuf, OwnedValue};
-use sheaf_errors::{Code, Result, bail};
 use sheaf_collation::SharedCollator;
+use sheaf_errors::{Code, Result, bail};
 use sheaf_expr::Expr;
 use sheaf_geo::{Near, Predicate};
 

@@ -88,7 +88,13 @@ impl Matcher {
 
     /// The filter `{}`.
     pub fn everything() -> Matcher {
-        Matcher { filter: DocBuf::new(), root: MatchExpr::AlwaysTrue, has_expr: false, collator: None, held: Held::default() }
+        Matcher {
+            filter: DocBuf::new(),
+            root: MatchExpr::AlwaysTrue,
+            has_expr: false,
+            collator: None,
+            held: Held::default(),
+        }
     }
 
     /// How strings compare, if not by their bytes.

@@ -251,9 +251,10 @@ pub(super) fn add_to_set<'a>(
         new.clear();
         for value in values {
             let wanted = value.as_value();
-            if !crate::ticks::try_any(new.iter().map(|known| known.as_value()).chain(array.values()), |known| {
-                equal(known, wanted)
-            })? {
+            if !crate::ticks::try_any(
+                new.iter().map(|known| known.as_value()).chain(array.values()),
+                |known| equal(known, wanted),
+            )? {
                 new.push(value);
             }
         }

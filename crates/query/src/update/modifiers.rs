@@ -185,7 +185,15 @@ impl Modifiers {
             }
             renamed.push(value);
         }
-        let op = OpCx { arena, root: doc, insert, now: cx.now_millis, timestamp: cx.timestamp, renamed, collator: self.collator.as_ref() };
+        let op = OpCx {
+            arena,
+            root: doc,
+            insert,
+            now: cx.now_millis,
+            timestamp: cx.timestamp,
+            renamed,
+            collator: self.collator.as_ref(),
+        };
         Walk::new(op, cx.matched_index, &self.filters).run(&self.root, doc)
     }
 }

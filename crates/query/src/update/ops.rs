@@ -162,10 +162,11 @@ impl Op {
                 arithmetic(false, Value::Int32(0), factor.as_value()).unwrap_or(Value::Int32(0))
             }
             Op::CurrentDate { timestamp } => today(*timestamp, cx),
-            Op::Push(push) => push.apply(RawDoc::EMPTY, cx.arena, cx.collator)?.unwrap_or(Value::Array(RawDoc::EMPTY)),
-            Op::AddToSet(values) => {
-                array_ops::add_to_set(values, RawDoc::EMPTY, cx.arena, cx.collator)?.unwrap_or(Value::Array(RawDoc::EMPTY))
+            Op::Push(push) => {
+                push.apply(RawDoc::EMPTY, cx.arena, cx.collator)?.unwrap_or(Value::Array(RawDoc::EMPTY))
             }
+            Op::AddToSet(values) => array_ops::add_to_set(values, RawDoc::EMPTY, cx.arena, cx.collator)?
+                .unwrap_or(Value::Array(RawDoc::EMPTY)),
             Op::Bit(ops) => bit(ops, Value::Int32(0)).unwrap_or(Value::Int32(0)),
             Op::RenameTo(slot) => cx.renamed[*slot],
             Op::Unset | Op::Pop { .. } | Op::Pull(_) | Op::PullAll(_) | Op::RenameFrom(_) => Value::Missing,
@@ -216,9 +217,9 @@ impl Op {
                     other.type_name()
                 ),
             },
-            Op::Pull(pull) => {
-                changed(array_ops::retain(array_to_pull(old)?, cx.arena, |v| Ok(!pull.matches(v, cx.collator)?))?)
-            }
+            Op::Pull(pull) => changed(array_ops::retain(array_to_pull(old)?, cx.arena, |v| {
+                Ok(!pull.matches(v, cx.collator)?)
+            })?),
             Op::PullAll(values) if cx.collator.is_some() => {
                 let keep = |value| {
                     sheaf_meter::tick_for(values.len() * 64)?;

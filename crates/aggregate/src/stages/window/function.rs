@@ -290,7 +290,10 @@ fn with_n(name: &'static str, spec: RawDoc<'_>, cx: &mut FunctionCx<'_>) -> Resu
             "$top" | "$topN" | "$bottom" | "$bottomN" => {
                 let sort_by = argument.as_doc().and_then(|argument| argument.get("sortBy"));
                 let sort_by = sort_by.and_then(|sort_by| sort_by.as_doc()).unwrap_or(RawDoc::EMPTY);
-                Way::Top { sort_by: SortPattern::parse(sort_by)?.with_collator(cx.expr.collator()), bottom: name.starts_with("$bottom") }
+                Way::Top {
+                    sort_by: SortPattern::parse(sort_by)?.with_collator(cx.expr.collator()),
+                    bottom: name.starts_with("$bottom"),
+                }
             }
             _ => way_of(name),
         });

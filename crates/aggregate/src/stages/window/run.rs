@@ -68,7 +68,10 @@ impl WindowRun {
         drop(env);
         self.input.release();
         match &self.partition {
-            Some(known) if compare_by(self.stage.collator.as_ref(), known.as_value(), partition.as_value()).is_ne() => {
+            Some(known)
+                if compare_by(self.stage.collator.as_ref(), known.as_value(), partition.as_value())
+                    .is_ne() =>
+            {
                 self.ended = true;
                 self.next = Some((partition, row));
                 Ok(())

@@ -3,8 +3,8 @@
 use sheaf_aggregate::{Namespace, stage_entry};
 use sheaf_bson::{RawDoc, Value};
 use sheaf_errors::{Code, Result, bail};
-use sheaf_expr::ParseCx;
 use sheaf_exec::plan::query::Hint;
+use sheaf_expr::ParseCx;
 use sheaf_storage::Uuid;
 
 use super::change_stream;

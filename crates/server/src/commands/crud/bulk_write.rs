@@ -15,7 +15,7 @@ use sheaf_front::sampling::SAMPLE_ID;
 use sheaf_query::update::Update as Modification;
 use sheaf_storage::{Collection, Uuid, Write};
 
-use super::query::{first_batch, collated_cx, parse_filter, set_sort};
+use super::query::{collated_cx, first_batch, parse_filter, set_sort};
 use super::writes::{
     WriteFields, check_count, collection_for_write, is_stale, refuse_view, with_cx, with_writer,
 };

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use sheaf_aggregate::Namespace;
 use sheaf_bson::{ArrayBuf, RawDoc, Value, doc};
 use sheaf_errors::{Code, Result, bail};
-use sheaf_expr::ParseCx;
 use sheaf_exec::plan::Query;
 use sheaf_exec::plan::query::Hint;
+use sheaf_expr::ParseCx;
 use sheaf_storage::Uuid;
 
 use super::pipeline::{PipelineCursor, parse};

@@ -187,7 +187,8 @@ impl Explain<'_> {
             }
             let on = Namespace::new(op.db(), collection);
             let stages = pipeline();
-            let parsed = parse(stages.as_raw(), &on, &mut parse_cx(op, None)?.with_collator(query.collator.clone()))?;
+            let parsed =
+                parse(stages.as_raw(), &on, &mut parse_cx(op, None)?.with_collator(query.collator.clone()))?;
             return explain_pipeline(op, &on, &parsed, None, Hint::None, self.verbosity, self.command);
         }
         let stop = op.interrupter();
@@ -241,8 +242,7 @@ fn explain_pipeline(
     let (namespace, pipeline) = resolved.as_ref().map_or((namespace, pipeline), |(on, joined)| (on, joined));
     let full = namespace.to_string();
     let collection = view.collection(&full).cloned();
-    let fresh =
-        || parse_cx(op, variables).unwrap_or_default().with_collator(pipeline.collator().cloned());
+    let fresh = || parse_cx(op, variables).unwrap_or_default().with_collator(pipeline.collator().cloned());
     let of = PipelineOf {
         db: &db,
         pipeline,

@@ -12,9 +12,7 @@ use sheaf_query::projection::{Mode, Projection};
 use sheaf_storage::{Collection, Doc, Engine, Uuid, View};
 
 use super::pipeline::PipelineCursor;
-use super::query::{
-    PlanCursor, empty_cursor, first_batch, collated_cx, parse_cx, parse_filter, set_sort,
-};
+use super::query::{PlanCursor, collated_cx, empty_cursor, first_batch, parse_cx, parse_filter, set_sort};
 use sheaf_rows::{Cx, Limits, Operator};
 
 use crate::args::{Args, Loose, NonNegative};

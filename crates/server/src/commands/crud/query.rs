@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use sheaf_bson::{DocBuf, RawDoc};
+use sheaf_collation::{Collator, SharedCollator};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_exec::plan::Query;
 use sheaf_exec::plan::query::Hint;
 use sheaf_exec::run::{Executor, Reads};
 use sheaf_expr::ParseCx;
-use sheaf_collation::{Collator, SharedCollator};
 use sheaf_query::matcher::Matcher;
 use sheaf_query::sort::FindSort;
 use sheaf_rows::{Cx, Limits, Operator};
@@ -67,7 +67,9 @@ fn collator_of(
     let catalog = op.catalog();
     let collection = catalog.collection(namespace);
     let own = collection.and_then(|collection| collection.collator.as_ref());
-    let Some(collation) = collation.filter(|collation| !collation.is_empty()) else { return Ok(own.cloned()) };
+    let Some(collation) = collation.filter(|collation| !collation.is_empty()) else {
+        return Ok(own.cloned());
+    };
     let wanted = Collator::parse(collation)?;
     if wanted.as_ref() != own && collection.is_some_and(|collection| collection.is_view()) {
         bail!(Code::OPTION_NOT_SUPPORTED_ON_VIEW, "Cannot override a view's default collation: {namespace}");

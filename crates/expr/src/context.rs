@@ -79,6 +79,8 @@ pub struct ParseCx {
     cluster_time: OnceLock<Timestamp>,
     cluster_clock: Option<ClockRef>,
     pub(crate) user_roles: Option<Arc<DocBuf>>,
+    /// Whether `$$NOW` is known.
+    pub(crate) has_now: bool,
     pub(crate) redact: bool,
     pub(crate) depth: usize,
     api_strict: bool,
@@ -117,6 +119,7 @@ impl ParseCx {
             seed: std::hash::RandomState::new().hash_one(0u8),
             fold_error: None,
             collator: None,
+            has_now: true,
         }
     }
 
@@ -124,6 +127,14 @@ impl ParseCx {
     #[must_use]
     pub fn with_now(mut self, now_millis: i64) -> Self {
         self.now = Some(now_millis);
+        self
+    }
+
+    /// Makes `$$NOW` unknown, as it is in filters of some commands.
+    #[must_use]
+    pub fn without_now(mut self) -> Self {
+        self.now = None;
+        self.has_now = false;
         self
     }
 

@@ -216,6 +216,7 @@ fn system_variable(name: &str, path: FieldPath, cx: &ParseCx) -> Result<Expr> {
         "ROOT" => Expr(Node::Path { base: Base::Root, path, name: None }),
         "CURRENT" => Expr(Node::Path { base: Base::Current, path, name: None }),
         "REMOVE" => Expr(Node::Constant(Constant::MISSING)),
+        "NOW" if !cx.has_now => bail!(51144, "Builtin variable '$$NOW' is not available"),
         "NOW" if !path.parts().is_empty() => Expr(Node::Constant(Constant::MISSING)),
         "NOW" => match cx.now {
             Some(now) => Expr::literal(Value::DateTime(now)),

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
 
-use sheaf_bson::{Bump, DocBuf, OwnedValue, RawDoc, Value, doc};
+use sheaf_bson::{Bump, DocBuf, OwnedValue, RawDoc, Value, array_in, doc, document_in};
 use sheaf_collation::{SharedCollator, compare_by, hash_by};
 use sheaf_errors::{Code, Error, Result, bail};
 use sheaf_expr::{Deps, Env, Expr, ParseCx};
@@ -202,7 +202,7 @@ impl Running {
     }
 
     /// The output document.
-    fn finish(&self, stage: &Group, arena: &Bump) -> Result<DocBuf> {
+    fn finish(&self, stage: &Group, pushed_down: bool, arena: &Bump) -> Result<DocBuf> {
         let mut document = DocBuf::new().with("_id", &self.id);
         for (accumulation, state) in stage.accumulations.iter().zip(&self.states) {
             if stage.part == Part::Shard {
@@ -211,12 +211,31 @@ impl Running {
                 document.append(accumulation.field(), partial);
                 continue;
             }
-            let value = state.result(arena)?;
+            let mut value = state.result(arena)?;
+            if pushed_down {
+                value = with_bounds_wrapped(value, accumulation.operator(), arena);
+            }
             // An accumulator that saw nothing gives null, so that the output's shape does not vary.
             document.append(accumulation.field(), if value.is_missing() { Value::Null } else { value });
         }
         crate::check_made(document.as_raw())?;
         Ok(document)
+    }
+}
+
+/// mongod's execution engine gives a MinKey or MaxKey that these accumulators hand on in a document: `{"": MinKey}`.
+fn with_bounds_wrapped<'a>(value: Value<'a>, operator: &str, arena: &'a Bump) -> Value<'a> {
+    let is_bound = |value: Value<'_>| matches!(value, Value::MinKey | Value::MaxKey);
+    let wrapped = |value| match is_bound(value) {
+        true => Value::Document(document_in(arena, |out| _ = out.append("", value))),
+        false => value,
+    };
+    match (operator, value) {
+        ("$first" | "$last" | "$min" | "$max", value) => wrapped(value),
+        ("$addToSet", Value::Array(items)) if items.values().any(is_bound) => {
+            Value::Array(array_in(arena, |out| items.values().for_each(|item| _ = out.push(wrapped(item)))))
+        }
+        _ => value,
     }
 }
 
@@ -455,7 +474,7 @@ impl Operator for GroupRun {
             self.held = Held::default();
             return Ok(Step::Eof);
         };
-        self.current = Some(group.finish(&self.stage, &self.arena)?);
+        self.current = Some(group.finish(&self.stage, self.pushed_down, &self.arena)?);
         Ok(Step::Row)
     }
 

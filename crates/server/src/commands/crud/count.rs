@@ -140,7 +140,7 @@ impl Count<'_> {
 
     /// The query that counts.
     pub(super) fn to_query(&self, op: &Operation<'_>) -> Result<Query> {
-        let mut cx = self.parse_cx(op)?;
+        let mut cx = self.parse_cx(op)?.without_now();
         Ok(Query {
             collator: cx.collator().cloned(),
             matcher: Some(Arc::new(parse_filter(self.query, &mut cx)?)),

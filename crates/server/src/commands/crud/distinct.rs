@@ -126,7 +126,7 @@ impl Distinct<'_> {
 
     /// The query that finds the documents.
     pub(super) fn to_query(&self, op: &Operation<'_>) -> Result<Query> {
-        let mut cx = self.parse_cx(op)?;
+        let mut cx = self.parse_cx(op)?.without_now();
         Ok(Query {
             collator: cx.collator().cloned(),
             matcher: Some(Arc::new(parse_filter(self.query, &mut cx)?)),

@@ -17,7 +17,7 @@ use sheaf_query::update::Update as Modification;
 use sheaf_storage::{Collection, Uuid, Write};
 
 use super::find::only_id;
-use super::query::{collated_cx, parse_cx, parse_filter, set_sort};
+use super::query::{collated_cx, for_update, parse_cx, parse_filter, set_sort};
 use super::writes::{Bypass, check_writable, collection_for_write, refuse_view, with_cx, with_writer};
 use crate::args::{Args, Array, Loose};
 use crate::command::*;
@@ -270,7 +270,7 @@ impl<'a> FindAndModify<'a> {
     }
 
     fn action(&self, op: &Operation<'_>) -> Result<(OneChange, Option<Projection>)> {
-        let mut cx = self.parse_cx(op)?;
+        let mut cx = for_update(op, self.parse_cx(op)?);
         let collator = cx.collator().cloned();
         let mut query = Query { hint: Hint::parse(self.hint)?, collator, ..Query::default() };
         query.matcher = Some(Arc::new(parse_filter(self.query, &mut cx)?));

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use sheaf_bson::{DocBuf, RawDoc};
+use sheaf_bson::{DocBuf, RawDoc, Timestamp};
 use sheaf_collation::{Collator, SharedCollator};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_exec::plan::Query;
@@ -32,6 +32,20 @@ pub fn parse_cx(op: &Operation<'_>, variables: Option<RawDoc<'_>>) -> Result<Par
         cx.declare_let(variables)?;
     }
     Ok(cx)
+}
+
+/// The parse context of a view's definition.
+pub fn update_cx(op: &Operation<'_>, variables: Option<RawDoc<'_>>) -> Result<ParseCx> {
+    Ok(for_update(op, parse_cx(op, variables)?))
+}
+
+/// The same for an update or for a view's definition: a pipeline in it may name `$$CLUSTER_TIME` outside a replica set,
+/// too, where it is zero.
+pub fn for_update(op: &Operation<'_>, cx: ParseCx) -> ParseCx {
+    match op.cluster_clock() {
+        Some(_) => cx,
+        None => cx.with_cluster_clock(Some(Arc::new(Timestamp(0)))),
+    }
 }
 
 /// Parses a filter of a command that is not a pipeline.

@@ -15,7 +15,7 @@ use sheaf_query::update::Update as Modification;
 use sheaf_storage::Write;
 
 use super::find::only_id;
-use super::query::{collated_cx, parse_filter, set_sort};
+use super::query::{collated_cx, for_update, parse_filter, set_sort};
 use super::writes::{
     StatementOutcomes, WriteFields, check_count, check_writable, collection_for_write, refuse_view, with_cx,
     with_writer,
@@ -323,7 +323,8 @@ impl<'a> UpdateOne<'a> {
         collection: &str,
         variables: Option<RawDoc<'_>>,
     ) -> Result<UpdateStatement> {
-        let mut cx = collated_cx(op, &op.namespace(collection), self.collation, variables)?;
+        let cx = collated_cx(op, &op.namespace(collection), self.collation, variables)?;
+        let mut cx = for_update(op, cx);
         if let Some(constants) = self.constants {
             if !matches!(self.u, Value::Array(_)) {
                 bail!(51198, "Constant values may only be specified for pipeline updates");

@@ -274,7 +274,8 @@ pub fn check_view(
 ) -> Result<()> {
     let db = names::split(namespace).0;
     names::check_full_name(&format!("{db}.{source}"), "'viewOn'")?;
-    let mut cx = query::parse_cx(op, None)?;
+    // Whether `$$CLUSTER_TIME` is known counts when the view is read.
+    let mut cx = query::update_cx(op, None)?;
     let parsed = Pipeline::parse_view(pipeline, &Namespace::new(db, source), &mut cx)?;
     let mut foreign = vec![Namespace::new(db, source)];
     parsed.foreign_namespaces(&mut foreign);

@@ -54,7 +54,7 @@ impl<'a> Command<'a, Operation<'a>> for ListDatabases<'a> {
     }
 
     fn run(self, op: &Operation<'a>) -> Result<Reply> {
-        let mut cx = query::parse_cx(op, None)?;
+        let mut cx = query::parse_cx(op, None)?.without_now();
         let filter = listing::parse_filter(self.filter, &mut cx)?;
         let catalog = op.catalog();
         let mut databases = Vec::new();

@@ -130,6 +130,11 @@ impl Node {
         self.engine.get().expect("the engine is open before connections are accepted")
     }
 
+    /// Waits until the storage engine is open; for what members do by themselves, which may be earlier.
+    pub fn wait_for_engine(&self) {
+        self.engine.wait();
+    }
+
     /// The collections as they are now.
     pub fn catalog(&self) -> Arc<Catalog> {
         self.engine().catalog()

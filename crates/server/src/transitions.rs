@@ -46,6 +46,8 @@ impl Host for Node {
     /// This node takes writes now: it writes what a primary has to have, and asks storage again for what sessions did
     /// under an earlier primary.
     fn stepped_up(&self) {
+        // The only voter of a set may lead before its start has come to this.
+        self.wait_for_engine();
         self.role_changes.fetch_add(1, Ordering::AcqRel);
         if let Some(sharding) = self.sharding() {
             sharding.role_changed();

@@ -31,7 +31,7 @@ fn run(op: &Operation<'_>, batch: &Batch<'_>) -> Result<Reply> {
         Ran::Answered(reply) => Ok(reply),
         Ran::Put(outcome) => {
             let mut reply = Reply::ok();
-            outcome.write(&mut reply, batch.kind == Kind::Updates);
+            outcome.write(&mut reply, batch.kind == Kind::Updates, op.part);
             if let Some(transaction) = &*op.transaction.borrow() {
                 transaction.append_token(&mut reply);
             }

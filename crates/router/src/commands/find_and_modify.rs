@@ -36,7 +36,7 @@ pub fn run<'a>(args: &mut Args<'a>, op: &Operation<'a>) -> Result<Reply> {
             let mut reply = Reply::ok();
             reply.fill(|out| {
                 out.append_all(shown.as_raw());
-                write_concern_error(out, &concerns);
+                write_concern_error(out, &concerns, op.part);
             });
             if let Some(transaction) = &*op.transaction.borrow() {
                 transaction.append_token(&mut reply);

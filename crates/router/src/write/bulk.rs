@@ -236,7 +236,7 @@ impl BulkOutcome {
                 let mut list = out.array("retriedStmtIds");
                 retried.iter().for_each(|id| _ = list.push(*id));
             }
-            write_concern_error(out, &concerns);
+            write_concern_error(out, &concerns, op.part);
         });
         Ok(reply)
     }

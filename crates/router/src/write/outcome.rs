@@ -5,7 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use sheaf_bson::{DocBuf, DocWriter, OwnedValue, RawDoc, Value};
 use sheaf_cluster::Answer;
 use sheaf_errors::{Code, Error, Result};
+use sheaf_front::dispatch;
 use sheaf_front::reply::Reply;
+use sheaf_front::session::TxnPart;
 
 use super::own::ConcernErrors;
 use crate::forward::is_change;
@@ -224,7 +226,7 @@ impl Outcome {
     }
 
     /// Writes it as a mongod writes its own; `updates` have `nModified` in any case.
-    pub fn write(&self, reply: &mut Reply, updates: bool) {
+    pub fn write(&self, reply: &mut Reply, updates: bool, part: TxnPart) {
         reply.fill(|out| {
             out.append("n", self.n as i32);
             if !self.upserted.is_empty() {
@@ -246,13 +248,21 @@ impl Outcome {
                 let mut list = out.array("retriedStmtIds");
                 self.retried.iter().for_each(|id| _ = list.push(*id));
             }
-            write_concern_error(out, &self.concerns);
+            write_concern_error(out, &self.concerns, part);
         });
     }
 }
 
-/// `writeConcernError`: one shard's as it is, of several one that names them all.
-pub fn write_concern_error(out: &mut DocWriter<'_, Vec<u8>>, errors: &[(String, DocBuf)]) {
+/// `writeConcernError`: one shard's as it is, of several one that names them all; with the label by which drivers send a
+/// retryable write again, where one of them deserves it.
+pub fn write_concern_error(out: &mut DocWriter<'_, Vec<u8>>, errors: &[(String, DocBuf)], part: TxnPart) {
+    let passes = |error: &DocBuf| {
+        let code = error.as_raw().get("code").and_then(|code| code.as_exact_i64()).unwrap_or(0);
+        dispatch::is_retryable(Code(code as i32))
+    };
+    if part == TxnPart::RetryableWrite && errors.iter().any(|(_, error)| passes(error)) {
+        out.array("errorLabels").push(dispatch::RETRYABLE);
+    }
     let [(_, first), others @ ..] = errors else { return };
     if others.is_empty() {
         out.append("writeConcernError", first.as_raw());
@@ -289,7 +299,7 @@ mod tests {
 
     fn written(outcome: &Outcome, updates: bool) -> DocBuf {
         let mut reply = Reply::ok();
-        outcome.write(&mut reply, updates);
+        outcome.write(&mut reply, updates, TxnPart::Plain);
         let mut bytes = (reply.elements().len() as i32 + 5).to_le_bytes().to_vec();
         bytes.extend_from_slice(reply.elements());
         bytes.push(0);

@@ -72,7 +72,6 @@ fn refused() {
         (key(doc! { "a": () }), cannot),
         (key(doc! { "a": "" }), cannot),
         (key(doc! { "a": "unheard" }), cannot),
-        (key(doc! { "a": "text" }), cannot),
         (key(doc! { "a": "2dsphere" }).with("2dsphereIndexVersion", 9), cannot),
         (key(doc! { "a": "2dsphere" }).with("coarsestIndexedLevel", -1), Code(16747)),
         (key(doc! { "a": "2d" }).with("bits", 33), Code(72)),

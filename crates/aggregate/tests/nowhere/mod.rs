@@ -5,7 +5,7 @@ use std::sync::Arc;
 use sheaf_aggregate::{
     Database, MergeIndex, MergeWrite, Namespace, OutWriter, Pipeline, Probe, SharedDatabase, StatsSource,
 };
-use sheaf_bson::{DocBuf, ObjectId, RawDoc, Value};
+use sheaf_bson::{DocBuf, ObjectId, RawDoc};
 use sheaf_errors::{Code, Error, Result};
 use sheaf_rows::{BoxOperator, Cx};
 

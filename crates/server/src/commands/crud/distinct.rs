@@ -204,11 +204,9 @@ impl Values {
                     };
                     ends.contains(&element.data().as_ptr())
                 };
-                if !whole {
-                    if seen.insert(key_of(collator.as_ref(), value)) {
-                        *bytes += element.data().len() + 12;
-                        list.push(OwnedValue::from(value));
-                    }
+                if !whole && seen.insert(key_of(collator.as_ref(), value)) {
+                    *bytes += element.data().len() + 12;
+                    list.push(OwnedValue::from(value));
                 }
             }
             Ok(false)

@@ -59,7 +59,7 @@ def stages_behind_current_op_run_on_the_router(cluster):
         names = [group["_id"] for group in client.admin.aggregate(groups, batchSize=1)]
         assert {"shard0", "shard1"} <= set(names) and names == sorted(names), names
         refused(73, lambda: client.operations.aggregate([{"$currentOp": {}}]))
-        refused(9, lambda: client.admin.aggregate([{"$currentOp": {"what": True}}]))
+        refused(40415, lambda: client.admin.aggregate([{"$currentOp": {"what": True}}]))
         with client.start_session() as session:
             client.operations.plants.find_one({}, session=session)
             known = [entry["_id"]["id"] for entry in client.admin.aggregate([{"$listLocalSessions": {}}])]

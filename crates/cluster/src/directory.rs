@@ -280,21 +280,28 @@ impl Directory {
         Ok(Some(shard))
     }
 
-    /// The primary shard of a database, which is made on the shard that has the fewest, or on `wanted`, if there is none.
+    /// The primary shard of a database, as far as is known; it is made on the shard that has the fewest if there is none.
     ///
-    /// Errors: `ShardNotFound` without shards; `NamespaceExists` if it lives on another shard than `wanted`; `DatabaseDifferCase`;
-    /// those of the config servers.
-    pub fn make_database(&self, db: &str, wanted: Option<&str>, go_on: GoOn<'_>) -> Result<Shard> {
-        if let Some(shard) = self.database(db, go_on)? {
-            return right_one(db, shard, wanted);
+    /// Errors: `ShardNotFound` without shards; `DatabaseDifferCase`; those of the config servers.
+    pub fn make_database(&self, db: &str, go_on: GoOn<'_>) -> Result<Shard> {
+        match self.database(db, go_on)? {
+            Some(shard) => Ok(shard),
+            None => self.enter_database(db, None, go_on),
         }
+    }
+
+    /// The primary shard of a database, as the config servers have it now; it is made on the shard that has the fewest, or on `wanted`, if
+    /// there is none.
+    ///
+    /// Errors: those of [`Directory::make_database`]; `NamespaceExists` if it lives on another shard than `wanted`.
+    pub fn enter_database(&self, db: &str, wanted: Option<&str>, go_on: GoOn<'_>) -> Result<Shard> {
         let mut command = doc! { "_configsvrCreateDatabase": db };
         if let Some(name) = wanted {
             command.append("primaryShardId", &*self.shard(name, go_on)?.name);
         }
         // Asked for twice it is made once.
         self.run("admin", &command, true, go_on)?;
-        let Some(shard) = self.database(db, go_on)? else {
+        let Some(shard) = self.read_database(db, go_on)? else {
             return Err(Error::new(Code::NAMESPACE_NOT_FOUND, format!("database {db} not found")));
         };
         right_one(db, shard, wanted)

@@ -135,7 +135,7 @@ impl<'a> Operation<'a> {
             _ => {}
         }
         if makes {
-            return directory.make_database(db, None, &go_on).map(Target::Shard);
+            return directory.make_database(db, &go_on).map(Target::Shard);
         }
         if let Some(shard) = directory.database(db, &go_on)? {
             return Ok(Target::Shard(shard));

@@ -23,11 +23,6 @@ pub trait Asked {
     const HELP: &'static str;
     /// The conductor's name for it.
     const INTERNAL: &'static str;
-
-    /// What has to be there before.
-    fn before(_: &Operation<'_>, _: RawDoc<'_>) -> Result<()> {
-        Ok(())
-    }
 }
 
 /// [`Asked`] as a command.
@@ -46,10 +41,8 @@ impl<'a, K: Asked> Command<'a, Operation<'a>> for Conducted<K> {
     fn run(self, op: &Operation<'a>) -> Result<Reply> {
         let body = op.body();
         op.blocking(|| {
-            K::before(op, body)?;
             let own = body.iter().next().map_or(Value::Missing, |field| field.value());
-            let told = ask(op, K::INTERNAL, own, body)?;
-            Ok(told)
+            ask(op, K::INTERNAL, own, body)
         })
     }
 }
@@ -155,6 +148,7 @@ conducted! {
     CommitShardRemoval = "commitShardRemoval", &[], "_configsvrCommitShardRemoval", "removes a drained shard";
     RemoveShard = "removeShard", &["removeshard"], "_configsvrRemoveShard", "drains a shard, and removes it";
     ShardDrainingStatus = "shardDrainingStatus", &[], "_configsvrShardDrainingStatus", "tells how far a shard is drained";
+    ShardCollection = "shardCollection", &["shardcollection"], "_configsvrShardCollection", "spreads a collection over shards";
     StartShardDraining = "startShardDraining", &[], "_configsvrStartShardDraining", "drains a shard";
     StopShardDraining = "stopShardDraining", &[], "_configsvrStopShardDraining", "drains a shard no more";
     RemoveShardFromZone = "removeShardFromZone", &["removeshardfromzone"], "_configsvrRemoveShardFromZone",
@@ -166,27 +160,6 @@ conducted! {
     Split = "split", &[], "_configsvrSplitChunk", "cuts a chunk in two";
     UpdateZoneKeyRange = "updateZoneKeyRange", &["updatezonekeyrange"], "_configsvrUpdateZoneKeyRange",
         "assigns a range of keys to a zone";
-}
-
-/// `{shardCollection: "garden.plants", key: {name: 1}}`.
-pub struct ShardCollection;
-
-impl Asked for ShardCollection {
-    const NAME: &'static str = "shardCollection";
-    const ALIASES: &'static [&'static str] = &["shardcollection"];
-    const HELP: &'static str = "spreads a collection over shards";
-    const INTERNAL: &'static str = "_configsvrShardCollection";
-
-    fn before(op: &Operation<'_>, body: RawDoc<'_>) -> Result<()> {
-        let named = body.iter().next().and_then(|field| field.value().as_str()).unwrap_or_default();
-        let (db, collection) = named.split_once('.').unwrap_or((named, ""));
-        let is_refused = collection.is_empty() || sheaf_front::args::check_db_name(db).is_err();
-        if is_refused || matches!(db, "" | "admin" | "config" | "local") {
-            // The conductor says what is wrong with it.
-            return Ok(());
-        }
-        op.router.directory.make_database(db, None, &|| op.check_interrupt()).map(|_| ())
-    }
 }
 
 /// `{checkMetadataConsistency: 1}` or `{checkMetadataConsistency: "plants"}`.

@@ -30,6 +30,10 @@ pub fn run<'a>(args: &mut Args<'a>, op: &Operation<'a>) -> Result<Reply> {
             let body = op.body();
             return op.blocking(|| conducted::ask(op, "_configsvrRenameCollection", source, body));
         }
+        if to != from {
+            // Whether both live on one shard is not told by what was believed before.
+            [from, to].iter().for_each(|db| op.router.directory.forget_database(db));
+        }
         let target = op.target(from, false)?;
         if to != from && op.target(to, true)?.name() != target.name() {
             bail!(

@@ -273,7 +273,8 @@ impl<'a> Command<'a, Operation<'a>> for EnableSharding<'a> {
         if matches!(self.db, "admin" | "config" | "local") {
             bail!(Code::INVALID_OPTIONS, "can't shard {} database", self.db);
         }
-        op.blocking(|| op.router.directory.make_database(self.db, self.primary, &|| op.check_interrupt()))?;
+        // What was believed of it counts for nothing: another router may have dropped it just now.
+        op.blocking(|| op.router.directory.enter_database(self.db, self.primary, &|| op.check_interrupt()))?;
         Ok(Reply::ok())
     }
 }

@@ -274,7 +274,7 @@ impl Link {
         }
         let shard = match directory.database(db, go_on)? {
             Some(shard) => Some(shard),
-            None if makes => Some(directory.make_database(db, None, go_on)?),
+            None if makes => Some(directory.make_database(db, go_on)?),
             None => directory.shards(go_on)?.into_iter().next(),
         };
         let shard = shard.ok_or_else(|| Error::new(Code::SHARD_NOT_FOUND, "No shards found"))?;

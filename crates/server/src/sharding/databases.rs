@@ -4,9 +4,16 @@
 //! would make the collection, in a database that was dropped meanwhile and perhaps made anew elsewhere, would leave it where nobody looks.
 //! So the directory is asked before. When a database is dropped it leaves the directory first and the shards last, so one that is
 //! there when it is asked, and has not been dropped here since, is dropped with the new collection.
+//!
+//! Nor does a router read, or change, what it believes to be here of a database that was dropped here: the directory is asked whether it has
+//! been made here again since, once.
 
+use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use sheaf_bson::{DocBuf, doc};
 use sheaf_errors::{Code, Error, Result};
 use sheaf_storage::{CreateCollection, Interrupt};
@@ -14,17 +21,88 @@ use sheaf_storage::{CreateCollection, Interrupt};
 use super::ShardServer;
 use crate::op::Operation;
 
+/// Where a database lives.
+#[derive(PartialEq, Eq)]
+enum Home {
+    Here,
+    Elsewhere,
+    Nowhere,
+}
+
+/// Databases that were dropped here, and when.
+#[derive(Default)]
+pub(super) struct Dropped {
+    any: AtomicBool,
+    when: Mutex<HashMap<String, Instant>>,
+}
+
+/// With so many of them, those are forgotten that no router believes to be here any more.
+const DROPPED_MAX: usize = 1000;
+
+/// For longer than this no router believes what it has read of a database, unless the config servers do not answer.
+const BELIEVED: Duration = Duration::from_secs(60);
+
+impl Dropped {
+    /// A database is about to be dropped.
+    pub(super) fn note(&self, db: &str) {
+        let now = Instant::now();
+        let mut when = self.when.lock();
+        if when.len() >= DROPPED_MAX {
+            when.retain(|_, dropped| now.duration_since(*dropped) < BELIEVED);
+        }
+        when.insert(db.to_owned(), now);
+        self.any.store(true, Ordering::SeqCst);
+    }
+
+    /// When a database was dropped here, if some router may not know it yet.
+    fn when(&self, db: &str) -> Option<Instant> {
+        if !self.any.load(Ordering::SeqCst) {
+            return None;
+        }
+        self.when.lock().get(db).copied().filter(|dropped| dropped.elapsed() < BELIEVED)
+    }
+
+    /// A database has been here since it was dropped at this time.
+    fn is_here(&self, db: &str, dropped: Instant) {
+        let mut when = self.when.lock();
+        if when.get(db) == Some(&dropped) {
+            when.remove(db);
+            self.any.store(!when.is_empty(), Ordering::SeqCst);
+        }
+    }
+}
+
 impl ShardServer {
-    /// Whether the directory has this shard as the database's primary shard, asked now. Everything lives on a set that is no shard yet.
-    fn has_database(&self, db: &str, go_on: Interrupt<'_>) -> Result<bool> {
-        let Some(own) = self.shard_name() else { return Ok(true) };
+    /// Where the directory has a database, asked now. Everything lives on a set that is no shard yet.
+    fn home_of(&self, db: &str, go_on: Interrupt<'_>) -> Result<Home> {
+        let Some(own) = self.shard_name() else { return Ok(Home::Here) };
         let found = self.directory()?.find("databases", &doc! { "_id": db }, go_on)?;
         let primary = found.first().and_then(|entry| entry.as_raw().get("primary")?.as_str());
-        Ok(primary == Some(own))
+        Ok(match primary {
+            Some(primary) if primary == own => Home::Here,
+            Some(_) => Home::Elsewhere,
+            None => Home::Nowhere,
+        })
     }
 }
 
 impl Operation<'_> {
+    /// Whether a database that a router takes for one of this shard's has been made elsewhere since it was dropped here.
+    ///
+    /// Errors: `StaleDbVersion`; those of asking the config servers.
+    pub(super) fn check_not_dropped(&self, db: &str) -> Result<()> {
+        let Some(sharding) = self.node.sharding() else { return Ok(()) };
+        let Some(dropped) = sharding.dropped.when(db) else { return Ok(()) };
+        let stop = self.interrupter();
+        match self.blocking(|| sharding.home_of(db, &|| stop.check()))? {
+            Home::Here => sharding.dropped.is_here(db, dropped),
+            Home::Elsewhere => return Err(stale_database(db)),
+            // That nothing is here is right.
+            Home::Nowhere => {}
+        }
+        Ok(())
+    }
+
     /// How a collection is made for this request: a router's may do so only in a database that lives here.
     ///
     /// Errors: `StaleDbVersion`; those of asking the config servers.
@@ -39,7 +117,7 @@ impl Operation<'_> {
         let drops = sharding.drops();
         self.check_home_now(&db)?;
         let stop = self.interrupter();
-        if !self.blocking(|| sharding.has_database(&db, &|| stop.check()))? {
+        if self.blocking(|| sharding.home_of(&db, &|| stop.check()))? != Home::Here {
             return Err(stale_database(&db));
         }
         let sharding = sharding.clone();

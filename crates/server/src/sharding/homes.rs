@@ -35,7 +35,11 @@ impl Operation<'_> {
     /// Errors: `StaleDbVersion`, where it does not live here; `SnapshotUnavailable`, where it did not at the time that is read.
     pub(crate) fn check_home(&self, view: &View, db: &str) -> Result<()> {
         let is_own = matches!(db, "admin" | "config" | "local");
-        if is_own || self.catalog().collection(HOMES).is_none_or(|homes| homes.count() == 0) {
+        if is_own {
+            return Ok(());
+        }
+        self.check_not_dropped(db)?;
+        if self.catalog().collection(HOMES).is_none_or(|homes| homes.count() == 0) {
             return Ok(());
         }
         let then = rows::get(view, HOMES, Value::String(db))?;
@@ -55,6 +59,7 @@ impl Operation<'_> {
     ///
     /// Errors: `StaleDbVersion`.
     pub(crate) fn check_home_now(&self, db: &str) -> Result<()> {
+        self.check_not_dropped(db)?;
         let catalog = self.catalog();
         let Some(homes) = catalog.collection(HOMES).filter(|homes| homes.count() > 0) else { return Ok(()) };
         let key = homes.record_key(Value::String(db))?;
@@ -73,7 +78,7 @@ fn set_state(asked: &Asked<'_>, state: &str) -> Result<()> {
 /// Collections are not made by what was known before, and those that are just being made are there.
 fn pass_creations(node: &Node, asked: &Asked<'_>) -> Result<()> {
     if let Some(sharding) = node.sharding() {
-        sharding.note_drop();
+        sharding.note_leave();
     }
     asked.engine.coll_mod(STEPS, &only_closed, asked.go_on).map(|_| ())
 }

@@ -391,7 +391,7 @@ pub fn drop_database(node: &Arc<Node>, body: RawDoc<'_>, go_on: Interrupt<'_>) -
     Asked::with(node, body, go_on, |asked| {
         let db = asked.namespace;
         if let Some(sharding) = node.sharding() {
-            sharding.note_drop();
+            sharding.note_drop(db);
         }
         // The event is told where the sharded collections were all there was, too.
         if asked.engine.catalog().has_database(db) || asked.told() == Told::Here {

@@ -17,6 +17,7 @@ use sheaf_shard::{
 };
 use sheaf_storage::{Engine, Interrupt, OpTime, Transaction, TransactionRecord};
 
+use super::databases::Dropped;
 use super::identity::Identity;
 use super::names::{id_of, record_of, row_of, time_of};
 use super::placements::Placements;
@@ -107,6 +108,8 @@ pub struct ShardServer {
     placements: Arc<Placements>,
     /// How often a database was dropped here.
     drops: AtomicU64,
+    /// Databases that were dropped here.
+    pub(super) dropped: Dropped,
     pub(super) directory: OnceLock<Arc<Directory>>,
     pub(super) clock: Arc<sheaf_cluster::Clock>,
     /// Messages to other shards that are under way.
@@ -143,6 +146,7 @@ impl ShardServer {
             statistics: Statistics::default(),
             placements: Arc::default(),
             drops: AtomicU64::new(0),
+            dropped: Dropped::default(),
             directory: OnceLock::new(),
             clock: Arc::default(),
             sending: AtomicUsize::new(0),
@@ -372,7 +376,13 @@ impl ShardServer {
     }
 
     /// A database is about to be dropped: collections are not made in it by what was known before.
-    pub fn note_drop(&self) {
+    pub fn note_drop(&self, db: &str) {
+        self.dropped.note(db);
+        self.note_leave();
+    }
+
+    /// A database is about to leave, or to come: collections are not made in it by what was known before.
+    pub fn note_leave(&self) {
         self.drops.fetch_add(1, Ordering::SeqCst);
     }
 

@@ -44,7 +44,7 @@ impl<'a> Command<'a, Operation<'a>> for DropDatabase {
             bail!(Code::ILLEGAL_OPERATION, "Dropping the '{}' database is prohibited.", op.db());
         }
         if let Some(sharding) = op.node().sharding() {
-            sharding.note_drop();
+            sharding.note_drop(op.db());
         }
         if !op.catalog().has_database(op.db()) {
             return Ok(Reply::ok());

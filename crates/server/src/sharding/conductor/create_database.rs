@@ -11,6 +11,7 @@ use sheaf_storage::{Interrupt, Uuid};
 
 use super::ddl::text;
 use super::{Conductor, DATABASES, uuid_value};
+use crate::sharding::turns::Turn;
 
 impl Conductor {
     /// Makes a database on the shard that has the fewest, or on `wanted`, if there is none of this name. Gives the fields of the reply.
@@ -20,7 +21,18 @@ impl Conductor {
         if matches!(db, "admin" | "config" | "local") {
             bail!(Code::INVALID_OPTIONS, "Cannot manually create or shard the '{db}' database");
         }
-        let _turn = self.turn(db, go_on)?;
+        let turn = self.turn(db, go_on)?;
+        self.ensure_database(&turn, db, wanted, go_on)
+    }
+
+    /// The same in the database's turn, by whoever does more in it.
+    pub(super) fn ensure_database(
+        &self,
+        _turn: &Turn<'_>,
+        db: &str,
+        wanted: Option<&str>,
+        go_on: Interrupt<'_>,
+    ) -> Result<DocBuf> {
         if let Some(known) = self.get(DATABASES, Value::String(db))? {
             return Ok(shown(known.as_raw()));
         }

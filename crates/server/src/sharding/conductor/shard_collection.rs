@@ -112,6 +112,7 @@ impl Conductor {
             bail!(Code::ILLEGAL_OPERATION, "can't shard system namespaces: {namespace}");
         }
         let turn = self.turn(db, go_on)?;
+        self.ensure_database(&turn, db, None, go_on)?;
         if let Some(entry) = self.entry(namespace)? {
             if entry.unsplittable() {
                 return self.shard_in_its_place(&turn, asked, go_on);

@@ -56,14 +56,12 @@ pub(crate) fn pipeline(stages: RawDoc<'_>, cx: &mut StageCx<'_>) -> Result<Pipel
                 entry.name
             );
         }
-        let parsed = entry.parse(field.value(), cx)?;
-        if (at > 0 || cx.in_facet) && parsed.iter().any(has_text) {
-            bail!(17313, "$match with $text is only allowed as the first pipeline stage");
-        }
+        let short = entry.expand(field.value(), cx)?;
         entries.push(entry);
-        pipeline.own_source |= at == 0 && matches!(entry.position, StagePosition::First);
-        pipeline.stages.extend(parsed.iter().cloned());
-        pipeline.given.push(Given { document: DocBuf::from(spec), stages: parsed.into() });
+        match short {
+            None => add(&mut pipeline, entry, spec, at == 0, cx)?,
+            Some(stages) => add_long(&mut pipeline, entry, &stages, at == 0, cx)?,
+        }
     }
     check_namespace(&pipeline, cx)?;
     // A stage that cannot be read is reported before one that stands in the wrong place.
@@ -76,6 +74,52 @@ pub(crate) fn pipeline(stages: RawDoc<'_>, cx: &mut StageCx<'_>) -> Result<Pipel
     optimize::optimize(&mut pipeline.stages);
     pipeline.check_order();
     Ok(pipeline)
+}
+
+/// Reads a stage that stands for itself.
+///
+/// Errors: 17313; those of the stage.
+fn add(
+    pipeline: &mut Pipeline,
+    entry: &StageEntry,
+    spec: RawDoc<'_>,
+    first: bool,
+    cx: &mut StageCx<'_>,
+) -> Result<()> {
+    let parsed = entry.parse(spec.iter().next().map_or(Value::Missing, |field| field.value()), cx)?;
+    if (!first || cx.in_facet) && parsed.iter().any(has_text) {
+        bail!(17313, "$match with $text is only allowed as the first pipeline stage");
+    }
+    pipeline.own_source |= first && matches!(entry.position, StagePosition::First);
+    pipeline.stages.extend(parsed.iter().cloned());
+    pipeline.given.push(Given { document: DocBuf::from(spec), stages: parsed.into() });
+    Ok(())
+}
+
+/// Reads what a stage is short for: the pipeline is as if these had been given.
+///
+/// Errors: 10170100; those of the stages.
+fn add_long(
+    pipeline: &mut Pipeline,
+    short: &StageEntry,
+    stages: &[DocBuf],
+    first: bool,
+    cx: &mut StageCx<'_>,
+) -> Result<()> {
+    if !first && short.position == StagePosition::Leading {
+        return Err(not_leading(short.name));
+    }
+    for (at, stage) in stages.iter().enumerate() {
+        let name = stage.as_raw().iter().next().map_or("", |field| field.key());
+        let Some(entry) = cx.entry(name) else { bail!(40324, "Unrecognized pipeline stage name: '{name}'") };
+        sheaf_meter::grow(STAGE_BYTES + stage.as_raw().len())?;
+        add(pipeline, entry, stage.as_raw(), first && at == 0, cx)?;
+    }
+    Ok(())
+}
+
+fn not_leading(name: &str) -> Error {
+    Error::location(10170100, format!("{name} is only valid as the first stage in a pipeline"))
 }
 
 /// Whether a stage is a `$match` with `$text`.
@@ -169,6 +213,7 @@ fn check_position(entry: &StageEntry, at: usize, count: usize, cx: &StageCx<'_>)
         StagePosition::First | StagePosition::Head if at != 0 => {
             Err(Error::location(40602, format!("{name} is only valid as the first stage in a pipeline")))
         }
+        StagePosition::Leading if at != 0 => Err(not_leading(name)),
         StagePosition::Last if at + 1 != count => {
             Err(Error::location(40601, format!("{name} can only be the final stage in the pipeline")))
         }

@@ -79,6 +79,8 @@ pub enum StagePosition {
     First,
     /// Only first: it says how the collection is read.
     Head,
+    /// Only first, with an error of its own: it is short for stages that say how the collection is read.
+    Leading,
     /// Only last: it writes.
     Last,
     /// Only last behind `$changeStream`.
@@ -149,6 +151,15 @@ pub type SharedStage = Arc<dyn Stage>;
 
 type Parse = fn(Value<'_>, &mut StageCx<'_>) -> Result<Vec<SharedStage>>;
 
+/// The stages that a stage is short for, as a pipeline names them.
+type Expand = fn(Value<'_>, &StageCx<'_>) -> Result<Vec<DocBuf>>;
+
+/// How a stage's argument is read.
+enum Reading {
+    Parse(Parse),
+    Expand(Expand),
+}
+
 /// One stage of the language. It stands beside the stage.
 pub struct StageEntry {
     /// The name, `$` included.
@@ -171,12 +182,21 @@ pub struct StageEntry {
     pub needs: Needs,
     /// The read concerns that it runs with.
     pub reads_at: ReadsAt,
-    parse: Parse,
+    reading: Reading,
 }
 
 impl StageEntry {
     /// A stage that may stand anywhere.
     pub(crate) const fn new(name: &'static str, parse: Parse, split: Split, needs: Needs) -> Self {
+        Self::read_by(name, Reading::Parse(parse), split, needs)
+    }
+
+    /// The same for one that is short for several others: they take its place in the pipeline.
+    pub(crate) const fn short_for(name: &'static str, expand: Expand, split: Split, needs: Needs) -> Self {
+        Self::read_by(name, Reading::Expand(expand), split, needs)
+    }
+
+    const fn read_by(name: &'static str, reading: Reading, split: Split, needs: Needs) -> Self {
         StageEntry {
             name,
             position: StagePosition::Any,
@@ -188,13 +208,18 @@ impl StageEntry {
             split,
             needs,
             reads_at: ReadsAt::AnyLevel,
-            parse,
+            reading,
         }
     }
 
     /// It makes documents of its own.
     pub(crate) const fn first(self) -> Self {
         StageEntry { position: StagePosition::First, in_facet: false, ..self }
+    }
+
+    /// It begins with stages that say how the collection is read.
+    pub(crate) const fn leading(self) -> Self {
+        StageEntry { position: StagePosition::Leading, ..self }
     }
 
     /// It says how the collection is read.
@@ -248,9 +273,29 @@ impl StageEntry {
         StageEntry { in_change_streams: true, ..self }
     }
 
-    /// Reads the stage's argument. Some stages are short for several others.
+    /// The stages that this one is short for, as a pipeline names them; `None` if it stands for itself.
+    pub(crate) fn expand(&self, argument: Value<'_>, cx: &StageCx<'_>) -> Result<Option<Vec<DocBuf>>> {
+        match self.reading {
+            Reading::Parse(_) => Ok(None),
+            Reading::Expand(expand) => expand(argument, cx).map(Some),
+        }
+    }
+
+    /// Reads the stage's argument. Some stages are several.
     pub fn parse(&self, argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<SharedStage>> {
-        (self.parse)(argument, cx)
+        let expand = match self.reading {
+            Reading::Parse(parse) => return parse(argument, cx),
+            Reading::Expand(expand) => expand,
+        };
+        let mut parsed = Vec::new();
+        for stage in expand(argument, cx)? {
+            let field = stage.as_raw().iter().next();
+            let entry = field.and_then(|field| cx.entry(field.key()));
+            if let (Some(field), Some(entry)) = (field, entry) {
+                parsed.extend(entry.parse(field.value(), cx)?);
+            }
+        }
+        Ok(parsed)
     }
 }
 

@@ -111,7 +111,9 @@ pub(super) fn parse_output(
 }
 
 fn constant(value: Value<'_>, cx: &mut ParseCx, which: &str) -> Result<OwnedValue> {
-    match Expr::parse(value, cx)?.constant() {
+    // Times that an operation has but once are no constants here.
+    let is_time = matches!(value, Value::String("$$NOW" | "$$CLUSTER_TIME"));
+    match Expr::parse(value, cx)?.constant().filter(|_| !is_time) {
         Some(value) => Ok(OwnedValue::from(value)),
         None if which == "default" => bail!(
             40195,

@@ -6,8 +6,9 @@
 use std::sync::Arc;
 
 use sheaf_bson::{Bump, DocBuf, Element, RawDoc, Value, doc};
+use sheaf_collation::SharedCollator;
 use sheaf_errors::{Code, Result, bail};
-use sheaf_expr::{Deps, Expr, FieldPath};
+use sheaf_expr::{Deps, Expr, FieldPath, ParseCx, Slot};
 use sheaf_query::matcher::{Features, Matcher};
 use sheaf_rows::{BoxOperator, Cx, Operator, Row, Step};
 
@@ -31,6 +32,9 @@ pub struct GeoNear {
     include_locs: Option<FieldPath>,
     key: Option<String>,
     query: DocBuf,
+    /// How the query compares strings, and the variables that it may name.
+    collator: Option<SharedCollator>,
+    variables: Vec<(Box<str>, Slot)>,
     source: DocBuf,
 }
 
@@ -71,6 +75,8 @@ pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<Sha
         include_locs: None,
         key: None,
         query: DocBuf::new(),
+        collator: cx.expr.collator().cloned(),
+        variables: cx.expr.slots().map(|(name, slot)| (name.into(), slot)).collect(),
         source: spec.into(),
     };
     for element in spec.iter() {
@@ -172,7 +178,11 @@ impl GeoNear {
         } else {
             doc! { "$and": [&self.query, &condition] }
         };
-        Matcher::parse(filter.as_raw(), &mut sheaf_expr::ParseCx::new())
+        let mut parse_cx = ParseCx::new().with_collator(self.collator.clone());
+        for (name, slot) in &self.variables {
+            parse_cx.declare_constant(name, env.get(*slot))?;
+        }
+        Matcher::parse(filter.as_raw(), &mut parse_cx)
     }
 }
 

@@ -119,7 +119,6 @@ impl Sum {
         }
         let total = self.decimal;
         match self.long() {
-            Some(0) => total,
             Some(n) => total.add(Decimal128::from_i64(n)),
             None => {
                 let binary = Decimal128::from_f64_exact(self.high).add(Decimal128::from_f64_exact(self.low));

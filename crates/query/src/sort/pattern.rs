@@ -192,8 +192,9 @@ fn parse_part(element: Element<'_>) -> Result<SortPart> {
         }
         return match first.value() {
             Value::String(
-                kind @ ("textScore" | "randVal" | "searchScore" | "vectorSearchScore" | "geoNearDistance"),
-            ) => Ok(SortPart { on: SortOn::Meta(kind.into()), descending: kind != "geoNearDistance" }),
+                kind @ ("textScore" | "randVal" | "searchScore" | "vectorSearchScore" | "geoNearDistance"
+                | "score"),
+            ) => Ok(SortPart { on: SortOn::Meta(kind.into()), descending: true }),
             _ => bail!(31138, "Illegal $meta sort: {}", sheaf_bson::element_text(name, value)),
         };
     }

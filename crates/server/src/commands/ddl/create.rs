@@ -274,6 +274,10 @@ pub fn check_view(
 ) -> Result<()> {
     let db = names::split(namespace).0;
     names::check_full_name(&format!("{db}.{source}"), "'viewOn'")?;
+    let first = pipeline.values().next().and_then(|stage| stage.as_doc()?.iter().next());
+    if first.is_some_and(|stage| stage.key() == "$changeStream") && op.node().replica().is_none() {
+        bail!(40573, "The $changeStream stage is only supported on replica sets");
+    }
     // Whether `$$CLUSTER_TIME` is known counts when the view is read.
     let mut cx = query::update_cx(op, None)?;
     let parsed = Pipeline::parse_view(pipeline, &Namespace::new(db, source), &mut cx)?;

@@ -1,6 +1,6 @@
 //! `listIndexes`.
 
-use sheaf_bson::Value;
+use sheaf_bson::{DocBuf, RawDoc, Value};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_storage::Uuid;
 use sheaf_timeseries::listed_index;
@@ -16,6 +16,8 @@ use crate::reply::Reply;
 pub struct ListIndexes<'a> {
     target: Target<'a>,
     batch_size: usize,
+    /// Whether each index stands in a document of its own, beside what is known of its build.
+    wrapped: bool,
 }
 
 /// The collection, by name or UUID.
@@ -54,10 +56,17 @@ impl<'a> Command<'a, Operation<'a>> for ListIndexes<'a> {
             _ => Target::Name(args.collection()?),
         };
         let batch_size = listing::batch_size(args)?;
-        args.optional::<Loose>("includeBuildUUIDs")?;
-        args.optional::<Loose>("includeIndexBuildInfo")?;
+        let flag = |value: Option<Loose>| value.is_some_and(|flag| flag.0);
+        let uuids = flag(args.optional("includeBuildUUIDs")?);
+        let wrapped = flag(args.optional("includeIndexBuildInfo")?);
+        if uuids && wrapped {
+            bail!(
+                Code::INVALID_OPTIONS,
+                "The includeBuildUUIDs flag and includeBuildIndexInfo flag cannot both be set to true"
+            );
+        }
         args.ignore(&["isTimeseriesNamespace"]);
-        Ok(ListIndexes { target, batch_size })
+        Ok(ListIndexes { target, batch_size, wrapped })
     }
 
     fn run(self, op: &Operation<'a>) -> Result<Reply> {
@@ -75,12 +84,37 @@ impl<'a> Command<'a, Operation<'a>> for ListIndexes<'a> {
         if let Some((collection, buckets)) = shown.and_then(|c| Some((c, buckets_of(view.catalog(), c)?))) {
             let options = options_of(collection)?;
             let ready = buckets.indexes.iter().filter(|index| index.ready);
-            let specs = ready.filter_map(|index| listed_index(index.spec.as_raw(), &options)).collect();
+            let listed = ready.filter_map(|index| listed_index(index.spec.as_raw(), &options));
+            let specs = listed.map(|spec| self.shown(spec.as_raw())).collect();
             return Ok(listing::reply(op, &namespace, specs, self.batch_size));
         }
         let collection = names::existing(view.catalog(), &namespace, &missing)?;
         let ready = collection.indexes.iter().filter(|index| index.ready);
-        let specs = ready.map(|index| index.spec.clone()).collect();
+        let specs = ready.map(|index| self.shown(index.spec.as_raw())).collect();
         Ok(listing::reply(op, &namespace, specs, self.batch_size))
+    }
+}
+
+impl ListIndexes<'_> {
+    /// An index as the command shows it. Numbers have the types that the reply declares, whatever they were given as.
+    fn shown(&self, spec: RawDoc<'_>) -> DocBuf {
+        let shown = DocBuf::build(|out| {
+            for field in spec.iter() {
+                let (name, value) = (field.key(), field.value());
+                match (name, value.as_f64()) {
+                    ("min" | "max" | "bucketSize", Some(number)) => out.append(name, number),
+                    (
+                        "bits"
+                        | "coarsestIndexedLevel"
+                        | "finestIndexedLevel"
+                        | "2dsphereIndexVersion"
+                        | "textIndexVersion",
+                        Some(number),
+                    ) => out.append(name, number as i32),
+                    _ => out.append_element(field),
+                };
+            }
+        });
+        if self.wrapped { DocBuf::new().with("spec", &shown) } else { shown }
     }
 }

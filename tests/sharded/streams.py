@@ -4,6 +4,7 @@ import random
 import threading
 import time
 
+import bson
 from bson.max_key import MaxKey
 from bson.min_key import MinKey
 
@@ -214,6 +215,39 @@ def stream_behind_idle_shards(cluster):
                 writer.join()
         # The wait for others' answers would be a minute.
         assert max(taken) < 30, taken
+
+
+@check
+def stream_beside_foreign_doubts(cluster):
+    """A transaction in doubt holds back the events of what it changes, and no others."""
+    with cluster.client() as client, cluster.shards[0].direct(0) as shard:
+        client.admin.command("enableSharding", "streamdoubt", primaryShard="shard0")
+        for name in ("mine", "other"):
+            client.streamdoubt.create_collection(name)
+
+        def in_doubt():
+            return shard.admin.command("serverStatus")["transactions"]["currentPrepared"]
+
+        def prepare(at):
+            session = shard.start_session()
+            session.start_transaction()
+            reply = shard.streamdoubt.command("insert", "other", documents=[{"_id": at}], session=session)
+            name = {"lsid": session.session_id, "txnNumber": bson.Int64(session._server_session._transaction_id)}
+            # The other shard never prepares, and is asked after a second.
+            shard.admin.command("prepareTransaction", name, participants=["shard0", "shard1"], executed=reply["executed"])
+
+        told_in_doubt = 0
+        with client.streamdoubt.mine.watch(max_await_time_ms=200) as mine, client.streamdoubt.watch(max_await_time_ms=200) as both:
+            for at in range(20):
+                prepare(at)
+                client.streamdoubt.mine.insert_one({"_id": at})
+                assert drained(mine, 1)[0]["documentKey"]["_id"] == at
+                told_in_doubt += in_doubt()
+                if told_in_doubt >= 3:
+                    break
+            assert told_in_doubt >= 3, told_in_doubt
+            assert [event["documentKey"]["_id"] for event in drained(both, at + 1)] == list(range(at + 1))
+        eventually(lambda: in_doubt() == 0, "nothing is in doubt")
 
 
 @check

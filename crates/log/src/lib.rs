@@ -27,6 +27,7 @@ mod entry;
 mod files;
 mod lock;
 mod log;
+mod marks;
 mod position;
 mod reader;
 mod recover;

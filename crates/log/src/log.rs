@@ -69,6 +69,8 @@ pub struct Stats {
     pub bytes: u64,
     /// Index of the oldest entry kept.
     pub first_index: u64,
+    /// Bytes that readers have read.
+    pub read_bytes: u64,
 }
 
 /// An open log. All methods take `&self`; appends are serialised inside.
@@ -192,7 +194,8 @@ impl Log {
         let header =
             Header::encode(at, self.shared.durable_index.load(Ordering::Acquire), parts, writer.salt);
         let written = write_entry(&writer.file, &header, parts);
-        self.appended(&mut writer, written, at, 1, size)?;
+        let place = (at, writer.offset);
+        self.appended(&mut writer, written, &[place], size)?;
         Ok(at)
     }
 
@@ -207,20 +210,22 @@ impl Log {
         let durable = self.shared.durable_index.load(Ordering::Acquire);
         let (mut at, mut size) = (writer.last, 0);
         let mut headers = Vec::with_capacity(entries.len().min(RUN_ENTRIES));
+        let mut places = Vec::with_capacity(headers.capacity());
         for (term, time, payload) in entries.iter().take(RUN_ENTRIES) {
             assert!(payload.len() <= MAX_PAYLOAD, "a log entry of {} bytes", payload.len());
             if !headers.is_empty() && size + size_of(payload) > room {
                 break;
             }
-            size += size_of(payload);
             at = following(at, *term, *time);
+            places.push((at, writer.offset + size));
+            size += size_of(payload);
             headers.push(Header::encode(at, durable, &[payload], writer.salt));
         }
         let pairs = headers.iter().zip(entries);
         let mut slices: Vec<IoSlice<'_>> =
             pairs.flat_map(|(header, (.., payload))| [IoSlice::new(header), IoSlice::new(payload)]).collect();
         let written = write_all(&writer.file, &mut slices);
-        self.appended(&mut writer, written, at, headers.len(), size)?;
+        self.appended(&mut writer, written, &places, size)?;
         Ok((headers.len(), at))
     }
 
@@ -250,13 +255,12 @@ impl Log {
         }
     }
 
-    /// Takes note of entries that were written, or takes back what a short write left, so that the log ends in a whole entry.
+    /// Takes note of entries that were written at these places, or takes back what a short write left, so that the log ends in a whole entry.
     fn appended(
         &self,
         writer: &mut Writer,
         written: std::io::Result<()>,
-        last: OpTime,
-        entries: usize,
+        places: &[(OpTime, u64)],
         size: u64,
     ) -> Result<()> {
         if let Err(error) = written {
@@ -268,6 +272,8 @@ impl Log {
             }
             return Err(Error::io("appending", error));
         }
+        let entries = places.len();
+        let (last, _) = *places.last().expect("an entry was written");
         assert_eq!(
             last.index,
             writer.last.index + entries as u64,
@@ -284,6 +290,7 @@ impl Log {
                 segment.name()
             );
             segment.bytes += size;
+            places.iter().for_each(|(at, offset)| segment.marks.note(*at, *offset));
             writer.offset = segment.bytes;
         }
         writer.last = last;
@@ -487,6 +494,7 @@ impl Log {
         }
         let segment = &mut segments[keep];
         segment.bytes = end;
+        segment.marks = Arc::new(segment.marks.up_to(end));
         let file = segment.open_at_end(&self.reserve)?;
         file.set_len(end).and_then(|()| file.sync_all()).map_err(|e| self.broken("cutting the log", e))?;
         step();
@@ -521,6 +529,7 @@ impl Log {
             sync_micros: self.shared.sync_micros.load(Ordering::Relaxed),
             bytes: segments.iter().map(|s| s.bytes).sum(),
             first_index: first_index(&segments),
+            read_bytes: self.shared.read_bytes.load(Ordering::Relaxed),
         }
     }
 }

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 
 use crate::entry::{Entry, HEADER_LEN, Header};
 use crate::lock::lock;
+use crate::marks::Marks;
 use crate::recover::{Scanner, Source};
 use crate::segment::{SEGMENT_HEADER_LEN, Segment};
 use crate::shared::{Shared, first_index};
@@ -25,6 +26,19 @@ struct Place {
     id: u64,
     name: String,
     scanner: Scanner,
+    /// What is known of the segment, and from where on this reader has told of it.
+    marks: Arc<Marks>,
+    marked: u64,
+}
+
+impl Place {
+    /// It stands before this entry.
+    fn mark(&mut self, header: &Header) {
+        let offset = self.scanner.offset;
+        if self.marks.note_between(self.marked, header.at, offset) {
+            self.marked = offset;
+        }
+    }
 }
 
 impl Reader {
@@ -35,6 +49,17 @@ impl Reader {
     }
 
     pub(crate) fn at_time(shared: Arc<Shared>, time: u64) -> Result<Reader> {
+        loop {
+            let cuts = shared.cuts.load(Ordering::Acquire);
+            let reader = Reader::near_time(shared.clone(), time)?;
+            // What was found may have been cut off meanwhile.
+            if shared.cuts.load(Ordering::Acquire) == cuts {
+                return Ok(reader);
+            }
+        }
+    }
+
+    fn near_time(shared: Arc<Shared>, time: u64) -> Result<Reader> {
         let segments = lock(&shared.segments).clone();
         // The newest segment that starts before the time holds the first entry at or after it, or ends right before it.
         let (mut before, mut not_before) = (0, segments.len());
@@ -52,7 +77,8 @@ impl Reader {
                 not_before = middle;
             }
         }
-        let start = segments[before.saturating_sub(1)].first_index;
+        let segment = &segments[before.saturating_sub(1)];
+        let start = segment.marks.before_time(time).map_or(segment.first_index, |mark| mark.index);
         let mut reader = Reader { shared, place: None, index: start };
         reader.find_place()?;
         while let Some(header) = reader.peek()? {
@@ -96,7 +122,12 @@ impl Reader {
             segments[at].clone()
         };
         self.enter(&segment);
-        for at in segment.first_index..self.index {
+        let mut first = segment.first_index;
+        if let (Some(mark), Some(place)) = (segment.marks.before_index(self.index), &mut self.place) {
+            first = mark.index;
+            place.scanner.offset = mark.offset;
+        }
+        for at in first..self.index {
             if self.skip(at)?.is_none() {
                 break;
             }
@@ -108,7 +139,9 @@ impl Reader {
     fn enter(&mut self, segment: &Segment) {
         let source = Source::Log(self.shared.clone(), segment.id);
         let scanner = Scanner::new(source, segment.bytes, segment.salt);
-        self.place = Some(Place { id: segment.id, name: segment.name(), scanner });
+        let marked = scanner.offset;
+        let marks = segment.marks.clone();
+        self.place = Some(Place { id: segment.id, name: segment.name(), scanner, marks, marked });
     }
 
     /// Goes on to the next file when the one being read was closed by the writer.
@@ -162,8 +195,9 @@ impl Reader {
         if header.at.index != index {
             return Err(self.damaged("an entry stands where another belongs"));
         }
-        if let Some(Place { scanner, .. }) = &mut self.place {
-            scanner.offset += HEADER_LEN as u64 + u64::from(header.length);
+        if let Some(place) = &mut self.place {
+            place.mark(&header);
+            place.scanner.offset += HEADER_LEN as u64 + u64::from(header.length);
         }
         Ok(Some(()))
     }
@@ -179,14 +213,16 @@ impl Reader {
         if !self.ready()? {
             return Ok(None);
         }
-        let Some(Place { scanner, .. }) = &mut self.place else { return Ok(None) };
-        let at = scanner.offset;
-        let Some((header, end)) = scanner.entry_at(at)? else {
+        let Some(place) = &mut self.place else { return Ok(None) };
+        let at = place.scanner.offset;
+        let Some((header, end)) = place.scanner.entry_at(at)? else {
             return Err(self.damaged("entry is not readable (checksum or length)"));
         };
         if header.at.index != self.index {
             return Err(self.damaged("an entry stands where another belongs"));
         }
+        place.mark(&header);
+        let scanner = &mut place.scanner;
         let Some(payload) = scanner.bytes_at(at + HEADER_LEN as u64, header.length as usize)? else {
             return Err(self.damaged("an entry ends behind its segment"));
         };

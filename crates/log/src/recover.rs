@@ -40,9 +40,12 @@ pub(crate) struct Scanner {
     pub offset: u64,
     buffer: Vec<u8>,
     buffer_at: u64,
+    /// So much is read at once: more each time, since whoever looks for one entry does not want a megabyte.
+    chunk: usize,
 }
 
 const CHUNK: usize = 1 << 20;
+const FIRST_CHUNK: usize = 64 << 10;
 
 /// The largest buffer of one that rests.
 const RESTING_BYTES: usize = 64 << 10;
@@ -62,6 +65,7 @@ impl Scanner {
             offset: SEGMENT_HEADER_LEN,
             buffer: Vec::new(),
             buffer_at: 0,
+            chunk: FIRST_CHUNK,
         }
     }
 
@@ -75,6 +79,7 @@ impl Scanner {
         if self.buffer.capacity() > RESTING_BYTES {
             self.buffer = Vec::new();
         }
+        self.chunk = FIRST_CHUNK;
     }
 
     /// The segment has grown (or is now known to end) here.
@@ -89,7 +94,8 @@ impl Scanner {
         }
         let within = at >= self.buffer_at && at + len as u64 <= self.buffer_at + self.buffer.len() as u64;
         if !within {
-            let want = len.max(CHUNK).min((self.bytes - at) as usize);
+            let want = len.max(self.chunk).min((self.bytes - at) as usize);
+            self.chunk = (2 * self.chunk).min(CHUNK);
             // One that fails leaves nothing that could be taken for the segment's bytes.
             let mut buffer = std::mem::take(&mut self.buffer);
             if buffer.capacity() > CHUNK && want <= CHUNK {

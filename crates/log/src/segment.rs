@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::entry::Salt;
 use crate::files::Reserve;
+use crate::marks::Marks;
 use crate::{Error, Result};
 
 pub(crate) const MAGIC: &[u8; 8] = b"SHEAFLOG";
@@ -31,6 +32,8 @@ pub(crate) struct Segment {
     pub salt: Salt,
     /// The writer's file, while it writes here: readers need none of their own.
     pub file: Option<Arc<File>>,
+    /// Where some of its entries begin.
+    pub marks: Arc<Marks>,
 }
 
 /// Gives numbers to segments.
@@ -38,7 +41,8 @@ static IDS: AtomicU64 = AtomicU64::new(1);
 
 impl Segment {
     fn new(path: PathBuf, first_index: u64, bytes: u64, salt: Salt) -> Segment {
-        Segment { id: IDS.fetch_add(1, Ordering::Relaxed), path, first_index, bytes, salt, file: None }
+        let id = IDS.fetch_add(1, Ordering::Relaxed);
+        Segment { id, path, first_index, bytes, salt, file: None, marks: Arc::default() }
     }
 
     pub fn name(&self) -> String {

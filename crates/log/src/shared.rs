@@ -2,7 +2,7 @@
 
 use std::os::unix::fs::FileExt;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::entry::{HEADER_LEN, Header};
 use crate::files::ReadFiles;
@@ -25,6 +25,7 @@ pub(crate) struct Shared {
     pub sync_micros: AtomicU64,
     pub appends: AtomicU64,
     pub append_bytes: AtomicU64,
+    pub read_bytes: AtomicU64,
 }
 
 impl Shared {
@@ -42,6 +43,7 @@ impl Shared {
             sync_micros: AtomicU64::new(0),
             appends: AtomicU64::new(0),
             append_bytes: AtomicU64::new(0),
+            read_bytes: AtomicU64::new(0),
         }
     }
 
@@ -50,6 +52,7 @@ impl Shared {
     /// Errors: `Gone` if the log does not have the segment any more.
     pub fn read(&self, id: u64, bytes: &mut [u8], at: u64) -> Result<()> {
         let failed = |e| Error::io("reading a segment", e);
+        self.read_bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
         let path = {
             let segments = lock(&self.segments);
             let Some(segment) = segments.iter().rfind(|segment| segment.id == id) else {

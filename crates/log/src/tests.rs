@@ -498,3 +498,47 @@ fn a_run_of_entries_is_as_good_as_one_after_another() {
     let (_, recovered) = Log::open(options(dir.path()), OpTime::default()).unwrap();
     assert_eq!((recovered.last.index, recovered.cut_bytes), (41, 0));
 }
+
+/// Bytes that are read to find an entry by its index, and by its time.
+fn read_to_find(log: &Log, index: u64) -> u64 {
+    let before = log.stats().read_bytes;
+    let by_index = log.read_from(index).unwrap().next().unwrap().unwrap();
+    let by_time = log.read_from_time(by_index.at.time).unwrap().next().unwrap().unwrap();
+    assert_eq!((by_index.at.index, by_time.at.index), (index, index));
+    log.stats().read_bytes - before
+}
+
+#[test]
+fn an_entry_is_found_without_reading_all_before_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let payload = vec![7; 1000];
+    {
+        let (log, _) = Log::open(Options::new(dir.path()), OpTime::default()).unwrap();
+        for at in 1..=5000 {
+            log.append(1, 2 * at, &[&payload]).unwrap();
+        }
+        for run in 0..1000 {
+            let entries: Vec<_> = (1..=5).map(|at| (1, 10_000 + 2 * (5 * run + at), &payload[..])).collect();
+            assert_eq!(log.append_run(&entries).unwrap().0, 5);
+        }
+        for index in [1, 60, 4999, 5001, 7777, 10_000] {
+            assert!(read_to_find(&log, index) < 600 << 10, "{index}: {}", read_to_find(&log, index));
+        }
+        // What is cut off is not found any more; what comes in its place is.
+        let cut = log.read_from(7500).unwrap().next().unwrap().unwrap().at;
+        log.truncate_after(cut).unwrap();
+        let longer = vec![8; 1300];
+        for at in 1..=2500 {
+            log.append(2, cut.time + 3 * at, &[&longer]).unwrap();
+        }
+        for index in [7499, 7501, 8888, 10_000] {
+            assert!(read_to_find(&log, index) < 600 << 10, "{index}: {}", read_to_find(&log, index));
+        }
+    }
+    // After a restart the first search reads through, and the next ones know the way.
+    let (log, _) = Log::open(Options::new(dir.path()), OpTime::default()).unwrap();
+    assert!(read_to_find(&log, 9999) > 9 << 20);
+    for index in [1, 60, 4999, 7777, 9999] {
+        assert!(read_to_find(&log, index) < 600 << 10, "{index}: {}", read_to_find(&log, index));
+    }
+}

@@ -31,8 +31,8 @@ pub trait ServerCursor: Send {
     /// more is there now. Must leave no snapshot open when it returns, unless in a transaction.
     fn fill(&mut self, op: &Operation<'_>, batch: &mut Batch<'_>) -> Result<Filled>;
 
-    /// For an awaitData cursor that has just given nothing: what it waits for.
-    fn waits(&self) -> Option<Changes> {
+    /// For an awaitData cursor that has just given nothing: what it waits for. `asked`: somebody waits to hear how far it has come.
+    fn waits(&self, _asked: bool) -> Option<Changes> {
         None
     }
 

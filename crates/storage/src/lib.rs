@@ -73,6 +73,7 @@ pub use plans::ChosenPlans;
 pub use read::cursor::{Cut, Direction, IndexCursor, IndexEntry, Position, Range, RecordCursor};
 pub use read::oplog::{BackwardOplogCursor, Oplog, OplogCursor};
 pub use read::oplog_collection::OPLOG_NAMESPACE;
+pub use read::undecided::InDoubt;
 pub use read::validate::{Inconsistency, Validation};
 pub use read::view::{Doc, View};
 pub use recovery::install::install_at_next_open;

@@ -16,6 +16,7 @@ use crate::core::Core;
 use crate::engine::Engine;
 use crate::oplog::{self, TransactionKey, TransactionRecord};
 use crate::options::{Interrupt, OpTime};
+use crate::read::undecided::InDoubt;
 
 /// Bytes of operations from which on applying them is work that the thread's other duties must not wait for.
 const LONG_BYTES: usize = 32 << 10;
@@ -86,8 +87,8 @@ impl Engine {
         self.core().commits.transactions().listen(listener);
     }
 
-    /// When those transactions were prepared that were in doubt at the time of a state that is read. `None`: it is too old to be told.
-    pub fn undecided_at(&self, time: Timestamp) -> Option<Vec<Timestamp>> {
+    /// The transactions that were prepared here and not decided at this time. `None`: it is too old to be told.
+    pub fn undecided_at(&self, time: Timestamp) -> Option<Vec<InDoubt>> {
         self.core().commits.transactions().undecided_at(time)
     }
 

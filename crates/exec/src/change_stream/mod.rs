@@ -45,6 +45,8 @@ pub struct StreamPosition {
     ended: bool,
     /// What is committed at or below this time is in the states that are read from now on.
     promised: u64,
+    /// Whether nothing more comes before the watched collection is written to.
+    quiet: bool,
 }
 
 /// A position that the source moves and the cursor tells.
@@ -53,7 +55,7 @@ pub type SharedPosition = Arc<Mutex<StreamPosition>>;
 impl StreamPosition {
     /// A stream that begins there.
     pub fn at(token: ResumeToken) -> Self {
-        StreamPosition { token, event: None, ended: false, promised: 0 }
+        StreamPosition { token, event: None, ended: false, promised: 0, quiet: false }
     }
 
     /// What is committed at or below this time is in the states that are read from now on.
@@ -69,6 +71,11 @@ impl StreamPosition {
     /// All is told that is committed before this time.
     pub fn time(&self) -> u64 {
         self.token.time
+    }
+
+    /// Whether nothing more comes before the watched collection is written to: no state that is still to be read has anything of it.
+    pub fn is_quiet(&self) -> bool {
+        self.quiet
     }
 
     /// `postBatchResumeToken`.

@@ -14,7 +14,7 @@ use sheaf_meter::Held;
 use sheaf_rows::{Cx, Operator, Row, Step};
 use sheaf_storage::{Collection, Engine, Oplog, OplogCursor, TransactionRow, Uuid, View};
 
-use super::doubt::{Doubts, commit_times, key_of};
+use super::doubt::{Doubts, Meaning, commit_times, key_of, may_see, meaning_of};
 use super::{SharedPosition, StreamPosition, lookup};
 use crate::database::Db;
 
@@ -99,7 +99,7 @@ impl ChangeStreamSource {
             }
         };
         check_history(&oplog, &view, from)?;
-        let doubts = doubts_at(db.engine(), &oplog, &view, from)?;
+        let doubts = doubts_at(db.engine(), &stream.watched, &oplog, &view, from)?;
         let cursor = oplog.from_time(Timestamp(from)).map_err(lost)?.whole_entries();
         let position = Arc::new(Mutex::new(StreamPosition::at(token)));
         Ok(ChangeStreamSource {
@@ -130,6 +130,10 @@ impl ChangeStreamSource {
     /// Whether the watched collection says that there is nothing to read.
     fn is_quiet(&self, view: &View) -> bool {
         let Watched::Collection(namespace) = &self.stream.watched else { return false };
+        // What is told of a collection besides its changes is noted with it on primaries only.
+        if self.stream.expanded {
+            return false;
+        }
         let known = |collection: &Arc<Collection>| {
             Some(collection.uuid) == self.known.collection && collection.last_commit() <= self.known.until
         };
@@ -147,13 +151,14 @@ impl ChangeStreamSource {
             Watched::Database(_) | Watched::Cluster => None,
         };
         self.known = Known { collection, until: view.time().0, skipped };
-        // Of what has been aborted since nobody may have told.
-        self.doubts = Doubts::of(undecided);
+        self.doubts.are(&undecided, |collections| may_see(&self.stream.watched, view, collections));
         self.release()?;
         if !self.ready.is_empty() {
             return Ok(Step::Row);
         }
-        self.position.lock().read_up_to(view.time().0, self.doubts.oldest());
+        let mut position = self.position.lock();
+        position.quiet = self.is_quiet(view) && self.doubts.oldest().is_none();
+        position.read_up_to(view.time().0, self.doubts.oldest());
         Ok(Step::Eof)
     }
 
@@ -241,7 +246,14 @@ impl ChangeStreamSource {
         if prepare.is_some_and(|prepare| prepare.truthy()) {
             // Nothing of it has happened yet, and perhaps never will.
             let key = key_of(last.as_raw()).map(|(lsid, number)| (DocBuf::from(lsid), number));
-            self.doubts.begun(times(last.as_raw()).0, key);
+            let time = times(last.as_raw()).0;
+            entries.push(last);
+            let meaning = match previous(entries[0].as_raw()) {
+                0 => meaning_of(&self.stream.watched, entries),
+                // The stream began within it.
+                _ => Meaning::InLog,
+            };
+            self.doubts.begun(time, key, meaning);
             return Ok(());
         }
         if times(last.as_raw()).0 < self.from {
@@ -261,15 +273,20 @@ impl ChangeStreamSource {
     /// The commit of a prepared transaction: its operations, at the time of the commit, which is the same on all shards.
     fn prepared(&mut self, commit: &DocBuf, view: &View) -> Result<()> {
         let Some((at, prepared)) = commit_times(commit.as_raw()) else { return Ok(()) };
-        self.doubts.committed(prepared);
+        let meaning = self.doubts.committed(prepared);
         if at < self.from {
             return Ok(());
         }
-        let oplog = view.oplog().expect("a stream was opened on a log");
-        match oplog.prepared(commit.as_raw()).map_err(lost)? {
-            Some(entries) => self.operations(&entries, commit.as_raw(), at),
-            None => Ok(()),
-        }
+        let entries = match meaning {
+            Some(Meaning::None) => return Ok(()),
+            Some(Meaning::Entries(entries)) => entries,
+            Some(Meaning::InLog) | None => {
+                let oplog = view.oplog().expect("a stream was opened on a log");
+                let Some(entries) = oplog.prepared(commit.as_raw()).map_err(lost)? else { return Ok(()) };
+                entries
+            }
+        };
+        self.operations(&entries, commit.as_raw(), at)
     }
 
     /// The operations of a transaction that takes effect with the entry `last`, as of this time.
@@ -388,6 +405,7 @@ impl Operator for ChangeStreamSource {
             return Ok(Step::Eof);
         }
         let view = self.view.get_or_insert_with(|| self.db.view()).clone();
+        self.position.lock().quiet = false;
         let step = self.make_ready(cx, &view)?;
         if step != Step::Row {
             return Ok(step);
@@ -461,19 +479,21 @@ fn is_abort(entry: RawDoc<'_>) -> bool {
 }
 
 /// The transactions in doubt at the time from which on a stream reads: those that are decided since stand behind it in the log.
-fn doubts_at(engine: &Engine, oplog: &Oplog, view: &View, from: u64) -> Result<Doubts> {
-    if from > view.time().0
-        && let Some(undecided) = engine.undecided_at(view.time())
-    {
-        return Ok(Doubts::of(undecided));
-    }
+fn doubts_at(engine: &Engine, watched: &Watched, oplog: &Oplog, view: &View, from: u64) -> Result<Doubts> {
     let mut doubts = Doubts::default();
+    // Of the last moments it is known without looking into the log.
+    let before = Timestamp(from.saturating_sub(1)).min(view.time());
+    if let Some(undecided) = engine.undecided_at(before) {
+        // What has been decided since may have another name by now.
+        doubts.are(&undecided, |collections| before < view.time() || may_see(watched, view, collections));
+        return Ok(doubts);
+    }
     let rows = engine.transaction_rows();
     for (key, row) in &rows {
         if let TransactionRow::Prepared { at, .. } = row
             && at.0 < from
         {
-            doubts.begun(at.0, Some((key.lsid.clone(), key.txn_number)));
+            doubts.begun(at.0, Some((key.lsid.clone(), key.txn_number)), Meaning::InLog);
         }
     }
     // Where no transaction has been over shards, none was decided.
@@ -485,7 +505,7 @@ fn doubts_at(engine: &Engine, oplog: &Oplog, view: &View, from: u64) -> Result<D
     while let Some(doc) = cursor.next(end).map_err(lost)? {
         let commit = if names(doc).0 == "c" { commit_times(doc) } else { None };
         if let Some((_, prepared)) = commit.filter(|(at, prepared)| *prepared < from && *at >= from) {
-            doubts.begun(prepared, None);
+            doubts.begun(prepared, None, Meaning::InLog);
         }
     }
     Ok(doubts)

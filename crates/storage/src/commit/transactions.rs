@@ -29,7 +29,7 @@ use crate::keys::catalog_key;
 use crate::oplog::{TransactionKey, TransactionRecord};
 use crate::options::{Block, Interrupt, OpTime};
 use crate::order::{Condvar, Mutex, rank};
-use crate::read::undecided::{Ended, Undecided};
+use crate::read::undecided::{Ended, InDoubt, Undecided};
 
 /// How often who waits for another's turn looks whether it was interrupted.
 const POLL: Duration = Duration::from_millis(20);
@@ -534,16 +534,28 @@ impl Transactions {
         Some(found)
     }
 
-    /// When those were prepared that were not decided at this time, which is that of a state that is read. `None`: some of it is forgotten.
-    pub fn undecided_at(&self, time: Timestamp) -> Option<Vec<Timestamp>> {
-        let mut found: Vec<u64> = self.open.load().iter().map(|of| of.prepared).collect();
+    /// What was prepared and not decided at this time. `None`: some of it is forgotten.
+    pub fn undecided_at(&self, time: Timestamp) -> Option<Vec<InDoubt>> {
+        let in_doubt = |of: &Arc<Undecided>| InDoubt {
+            prepared: Timestamp(of.prepared),
+            collections: of.collections.clone(),
+        };
+        let mut found: Vec<_> = self.open.load().iter().map(in_doubt).collect();
         let late = self.late.lock();
         if time.0 < late.known_from_time {
             return None;
         }
-        found.extend(late.all.iter().filter(|late| late.time > time.0).map(|late| late.of.prepared));
-        found.retain(|prepared| *prepared <= time.0);
-        Some(found.into_iter().map(Timestamp).collect())
+        // They are in the order of their entries.
+        let behind = late.all.iter().rev().take_while(|late| late.time > time.0);
+        found.extend(behind.map(|late| in_doubt(&late.of)));
+        drop(late);
+        found.retain(|one| one.prepared <= time);
+        Some(found)
+    }
+
+    /// What was decided up to this time, nobody here knows.
+    pub fn begin(&self, time: u64) {
+        self.late.lock().known_from_time = time;
     }
 }
 
@@ -551,7 +563,7 @@ impl Transactions {
 fn undecided_of(row: &Row, held: &mut Holding) -> Option<Arc<Undecided>> {
     let TransactionRow::Prepared { index, .. } = row.row else { return None };
     let writes = std::mem::take(&mut held.writes);
-    Some(Undecided::new(row.prepared.0, index, held.owner, writes))
+    Some(Undecided::new(row.prepared.0, index, held.owner, &row.collections, writes))
 }
 
 fn how_it_ended(row: Option<&Row>) -> Ended {

@@ -7,7 +7,9 @@ use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
 
+use sheaf_bson::Timestamp;
 use sheaf_errors::Result;
+use uuid::Uuid;
 
 use crate::db::Cf;
 use crate::db::sink::Sink;
@@ -27,6 +29,15 @@ pub(crate) enum Ended {
     Aborted,
 }
 
+/// A transaction that was prepared and not decided at some time.
+#[derive(Clone, Debug)]
+pub struct InDoubt {
+    /// When it was prepared.
+    pub prepared: Timestamp,
+    /// The collections that it changes.
+    pub collections: Arc<[Uuid]>,
+}
+
 /// A prepared transaction: what it changes, and how it has ended if it has.
 pub(crate) struct Undecided {
     /// Time of the prepare: the commit's is not below.
@@ -35,17 +46,26 @@ pub(crate) struct Undecided {
     pub index: u64,
     /// Who holds its locks.
     pub owner: Owner,
+    /// What it changes.
+    pub collections: Arc<[Uuid]>,
     writes: Overlay,
     ended: Mutex<{ rank::LEAF }, Option<Ended>>,
     changed: Condvar,
 }
 
 impl Undecided {
-    pub fn new(prepared: u64, index: u64, owner: Owner, writes: Overlay) -> Arc<Undecided> {
+    pub fn new(
+        prepared: u64,
+        index: u64,
+        owner: Owner,
+        collections: &[Uuid],
+        writes: Overlay,
+    ) -> Arc<Undecided> {
         Arc::new(Undecided {
             prepared,
             index,
             owner,
+            collections: collections.into(),
             writes,
             ended: Mutex::default(),
             changed: Condvar::new(),

@@ -86,6 +86,7 @@ impl Core {
         let mut core = Core::new(base, published, commits, definitions, flushes, durability);
         core.commits.transactions().load(&db, |index| core.durability.pin_log(index))?;
         hold_prepared(&core)?;
+        core.commits.transactions().begin(applied.time);
         if ahead.is_some() {
             core.reconcile(known)?;
         }

@@ -159,8 +159,8 @@ impl GetMore<'_> {
         if pinned.is_killed() && returned == 0 {
             bail!(Code::CURSOR_KILLED, "cursor was killed");
         }
-        let waits =
-            pinned.cursor().cursor.waits().filter(|_| awaits && returned == 0 && filled == Filled::More);
+        let waits = pinned.cursor().cursor.waits(up_to > 0);
+        let waits = waits.filter(|_| awaits && returned == 0 && filled == Filled::More);
         let has_come = up_to > 0 && pinned.cursor().cursor.is_known_up_to(up_to);
         let waits = waits.filter(|_| !has_come);
         if let Some(waits) = waits.filter(|_| Instant::now() < until) {

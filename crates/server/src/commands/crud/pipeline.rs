@@ -138,7 +138,11 @@ struct StreamCursor {
     answered: u64,
     /// The collection that is watched; databases and clusters are watched through the log.
     collection: Option<String>,
-    waits: Option<Changes>,
+    /// What can bring something: the watched collection, if it is there, and the log.
+    own: Option<Changes>,
+    log: Option<Changes>,
+    /// Whether an event comes only with the commit point.
+    in_set: bool,
 }
 
 impl StreamCursor {
@@ -148,17 +152,35 @@ impl StreamCursor {
             Watched::Database(_) | Watched::Cluster => None,
         };
         let token = position.lock().token();
-        StreamCursor { position, token, sent_before: 0, answered: 0, collection, waits: None }
+        StreamCursor {
+            position,
+            token,
+            sent_before: 0,
+            answered: 0,
+            collection,
+            own: None,
+            log: None,
+            in_set: false,
+        }
     }
 
     /// Notes what a stream that comes to its end now has to wait for; before it reads.
     fn prepare(&mut self, op: &Operation<'_>) {
         let catalog = op.catalog();
+        let own = self.collection.as_ref().and_then(|namespace| catalog.collection(namespace));
+        self.own = own.map(Changes::on);
+        self.log = catalog.oplog().map(Changes::on);
+        self.in_set = op.node().replica().is_some();
+    }
+
+    /// What it waits for, having come to its end.
+    fn waits(&self, asked: bool) -> Option<Changes> {
         // A collection that does not exist may be made by any commit. In a set, an event comes when the commit point
-        // does, of which only the log hears.
-        let own = self.collection.as_ref().filter(|_| op.node().replica().is_none());
-        let watched = own.and_then(|namespace| catalog.collection(namespace));
-        self.waits = watched.or(catalog.oplog()).map(Changes::on);
+        // does, of which only the log hears, and so does the answer to who asks how far this is; but what others write before that is
+        // nothing to wake up for.
+        let by_log = self.in_set && (asked || !self.position.lock().is_quiet());
+        let own = self.own.as_ref().filter(|_| !by_log);
+        own.or(self.log.as_ref()).cloned()
     }
 
     /// A document goes out, or all is read.
@@ -239,8 +261,8 @@ impl ServerCursor for PipelineCursor {
         Ok(filled.expect("a batch is full or at its end, whatever that takes"))
     }
 
-    fn waits(&self) -> Option<Changes> {
-        self.stream.as_ref()?.waits.clone()
+    fn waits(&self, asked: bool) -> Option<Changes> {
+        self.stream.as_ref()?.waits(asked)
     }
 
     fn resume_token(&self) -> Option<DocBuf> {

@@ -174,7 +174,7 @@ impl ServerCursor for PlanCursor {
         Ok(if done { Filled::Exhausted } else { Filled::More })
     }
 
-    fn waits(&self) -> Option<Changes> {
+    fn waits(&self, _asked: bool) -> Option<Changes> {
         self.waits.clone()
     }
 

@@ -37,12 +37,8 @@ fn answer<'a>(args: &mut Args<'a>, op: &Operation<'a>, legacy: bool) -> Result<R
     let handshake = Handshake::parse(args, legacy)?;
     let version: Option<RawDoc<'_>> = args.optional("topologyVersion")?;
     let max_await: Option<i64> = args.optional("maxAwaitTimeMS")?;
-    if args.optional::<Value<'_>>("loadBalanced")?.is_some_and(|flag| flag.truthy()) {
-        bail!(
-            sheaf_errors::Code::LOAD_BALANCER_SUPPORT_MISMATCH,
-            "The driver set 'loadBalanced' to true, but this router does not stand behind a load balancer"
-        );
-    }
+    // `loadBalanced` among the rest: to a client that did not come through a balancer mongos answers as to any other, and its
+    // driver sees by the missing `serviceId` that there is none.
     args.ignore_rest();
     if op.router.is_shutting_down() {
         return Err(shutting_down_error());

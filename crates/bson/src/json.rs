@@ -47,6 +47,11 @@ pub fn value_to_json(value: Value<'_>, style: Style) -> String {
     out
 }
 
+/// Bytes as base64 with padding.
+pub fn base64(bytes: &[u8]) -> String {
+    base64::encode(bytes)
+}
+
 /// Appends a document as Extended JSON.
 pub fn put_document(out: &mut String, doc: RawDoc<'_>, style: Style) {
     out.push('{');

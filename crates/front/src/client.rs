@@ -2,16 +2,18 @@
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Instant;
 
 use parking_lot::Mutex;
+use sheaf_auth::Account;
 use sheaf_bson::{DocBuf, RawDoc, doc};
 use sheaf_errors::{Code, Error, Result};
 use sheaf_meter::{Meter, Process, Source};
 use sheaf_wire::Compressor;
 
 use crate::access::ClientAccess;
+use crate::audit::event::{Place, Who};
 use crate::front::Front;
 use crate::session::LogicalSessionId;
 use crate::watch::{Watch, Watched};
@@ -24,6 +26,10 @@ pub struct Client {
     pub remote: Option<SocketAddr>,
     /// The address of this server that it has connected to; `None` for a Unix domain socket.
     pub local: Option<SocketAddr>,
+    /// By what the audit log names it.
+    pub audit_id: OnceLock<[u8; 16]>,
+    /// Up to where the audit log has to be on the disk before it is answered; 0 if it need not.
+    pub audited: AtomicU64,
     /// Who it is.
     pub access: Mutex<ClientAccess>,
     /// Whether nobody knows who it is, where clients must prove it.
@@ -194,6 +200,8 @@ impl Client {
             id,
             remote,
             local: None,
+            audit_id: OnceLock::new(),
+            audited: AtomicU64::new(0),
             access: Mutex::default(),
             is_stranger: AtomicBool::new(false),
             delay: AtomicU64::new(0),
@@ -216,6 +224,22 @@ impl Client {
             await_until: Mutex::default(),
             told_topology: Mutex::default(),
             hello_ok: AtomicBool::new(false),
+        }
+    }
+
+    /// As whom the audit log shows it: as this account, or as who it has proved to be.
+    pub fn who(&self, account: Option<&Account>) -> Who {
+        let access = self.access.lock();
+        let place = match self.remote {
+            Some(remote) => Place::Tcp { local: self.local, remote },
+            None if access.is_server => Place::System,
+            None => Place::Unix,
+        };
+        Who {
+            id: *self.audit_id.get_or_init(|| *uuid::Uuid::new_v4().as_bytes()),
+            place,
+            user: account.map(|account| &account.user.name).or(access.user()).cloned(),
+            roles: account.map_or_else(Vec::new, |account| account.resolved.roles.iter().cloned().collect()),
         }
     }
 

@@ -1,6 +1,7 @@
 //! The commands of every server, whatever its role: they know connections, sessions, cursors, parameters and the log, and no data.
 //! Where a role has more to do, it is asked through [`Role`](crate::role::Role).
 
+mod application_message;
 mod authenticate;
 pub mod build_info;
 mod cmd_line;
@@ -31,6 +32,7 @@ use crate::request::Request;
 
 /// The commands of every server.
 pub static COMMANDS: &[Entry<RunOnFront>] = &[
+    command_entry!(application_message::LogApplicationMessage, Request),
     command_entry!(authenticate::Authenticate<'_>, Request),
     command_entry!(authenticate::Logout, Request),
     command_entry!(authenticate::SaslContinue<'_>, Request),

@@ -16,6 +16,7 @@ use sheaf_wire::{
     finish_msg, op_reply,
 };
 
+use crate::audit::noted;
 use crate::buffers::{Claim, FREE_BYTES};
 use crate::client::Client;
 use crate::dispatch::{self, Message, Place};
@@ -177,6 +178,7 @@ impl<S: Socket> Connection<S> {
                 Some(attributes),
             );
         }
+        noted::logged_out(&self.front, &self.client, None, "Client has disconnected");
         self.front.disconnect(&self.client);
         if !crate::log::is_quiet() {
             let attributes = self.client.about(&self.front);

@@ -20,8 +20,10 @@ use sheaf_wire::{Flags, Sequence};
 
 use crate::access::Rights;
 use crate::args::Fields;
+use crate::audit::noted;
 use crate::client::Client;
-use crate::command::{Access, Counter};
+use crate::command::{Access, Counter, Description};
+use crate::front::Front;
 use crate::generic::{GenericArgs, is_generic};
 use crate::outcome::RequestOutcome;
 use crate::reactor::{self, give_way};
@@ -82,6 +84,7 @@ fn run_counted(
         Ok(prepared) => prepared,
         Err(error) => {
             front.metrics.asserts_user.add(1);
+            settle(front, client, message.place);
             return RequestOutcome::of_error(&error);
         }
     };
@@ -97,6 +100,7 @@ fn run_counted(
     let long = command.spec.threads.may_block() || message.place == Place::ReactorLong;
     let mut outcome =
         give_way(long && message.place != Place::Thread, || execute(role, &request, fields, resumed));
+    settle(front, client, message.place);
     crate::guard::after_operation(&client.meter);
     // What waits for other members is still under way.
     if outcome.parked.is_none() && outcome.wait.is_none() {
@@ -110,6 +114,13 @@ fn run_counted(
     }
     outcome.exhaust &= outcome.ok;
     outcome
+}
+
+/// Has what the audit log says of this request on the disk before it is answered.
+fn settle(front: &Front, client: &Client, place: Place) {
+    if client.audited.load(Ordering::Relaxed) != 0 {
+        give_way(place != Place::Thread, || noted::settle(front, client));
+    }
 }
 
 /// Notes that the operation is under way, and says since when: a parked one has been all the time.
@@ -153,7 +164,7 @@ fn prepare<'a>(
         bail!(Code::FAILED_TO_PARSE, "OP_MSG requests require a command");
     };
     let called = first.key();
-    let found = role.find(called).filter(|found| !found.command.spec.test_only || front.test_commands());
+    let found = role.find(called).filter(|found| is_there(front, found.command));
     let name = found.map_or(called, |found| found.command.name);
     let mut generic = GenericArgs::default();
     let mut fields = Fields::new();
@@ -201,12 +212,14 @@ fn prepare<'a>(
         struck: Cell::new(false),
         close_after: Cell::new(false),
         sampled: RefCell::default(),
+        audited: RefCell::default(),
         metrics: OpMetrics::default(),
         rights: Rights::everything(),
     };
     if front.access.enabled {
         request.rights = authorize::rights(&request)?;
     }
+    noted::authorized(&request)?;
     role.check(&request)?;
     check::in_transaction(&request)?;
     check::within_transaction(command, part)?;
@@ -215,6 +228,12 @@ fn prepare<'a>(
         return Err(finish::labelled(crate::front::shutting_down_error(), part));
     }
     Ok((request, fields))
+}
+
+/// Whether a command can be had, as this server was started.
+pub fn is_there(front: &Front, command: &Description) -> bool {
+    let audits = front.audit.is_some() || !noted::OWN_COMMANDS.contains(&command.name);
+    audits && (!command.spec.test_only || front.test_commands())
 }
 
 /// Runs a prepared request.
@@ -242,6 +261,10 @@ fn execute<'a>(
     if !resumed && request.front.sampling.is_active() {
         sample(request);
     }
+    let _room = match noted::before(request) {
+        Ok(room) => room,
+        Err(error) => return finish::failed(request.part, error, None),
+    };
     request.client.meter.begin(request.deadline());
     // What writes, or has written in a transaction, may hold what others wait for, so it waits for no turn.
     let takes_turns = request.only_reads() && !request.in_transaction();

@@ -7,13 +7,15 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
-use sheaf_bson::ObjectId;
+use sheaf_bson::{DocBuf, ObjectId};
 use sheaf_client::Membership;
 use sheaf_errors::{Code, Error};
 use sheaf_meter::Process;
 use tokio::sync::Notify;
 
 use crate::access::Access;
+use crate::audit::Audit;
+use crate::audit::event::{Event, Who};
 use crate::buffers::Buffers;
 use crate::busy::BusyConnections;
 use crate::client::Client;
@@ -38,6 +40,8 @@ pub struct Front {
     pub parameters: Parameters,
     /// Who may do what.
     pub access: Access,
+    /// What is written down of what clients do, if anything is.
+    pub audit: Option<Audit>,
     /// TLS, if it is spoken.
     pub tls: Option<Tls>,
     /// Clients that nobody knows yet.
@@ -97,6 +101,8 @@ impl Front {
         let access = Access::new(options.authorization, options.keys.clone(), &parameters);
         let tls = options.tls.clone().map(Tls::new).transpose();
         let tls = tls.map_err(|why| Error::new(Code::INVALID_SSL_CONFIGURATION, why))?;
+        let audit = options.audit.as_ref().map(Audit::open).transpose();
+        let audit = audit.map_err(|why| Error::new(Code::FILE_OPEN_FAILED, why))?;
         let membership = Membership::new(access.keys(), options.transition_to_auth);
         sheaf_js::set_enabled(options.javascript);
         let mut commands: Vec<_> = commands.collect();
@@ -106,13 +112,14 @@ impl Front {
         let memory = memory(&parameters);
         let buffers = || Buffers::new(&memory, memory.limit() / BUFFERS_SHARE);
         let (incoming, outgoing) = (buffers(), buffers());
-        Ok(Arc::new(Front {
+        let front = Arc::new(Front {
             incoming,
             outgoing,
             port: AtomicI64::new(i64::from(options.port)),
             busy: BusyConnections::new(options.busy_threads),
             options,
             clock: Clock,
+            audit,
             tls,
             strangers: Strangers::default(),
             membership,
@@ -134,7 +141,9 @@ impl Front {
             next_client: AtomicI64::new(0),
             next_op: AtomicU64::new(0),
             shutting_down: AtomicBool::new(false),
-        }))
+        });
+        front.audit_own("startup", sheaf_bson::doc! { "options": front.options.parsed.as_raw() });
+        Ok(front)
     }
 
     /// Hands over the runtime for connections that ask for data; once, before the first connection is accepted.
@@ -154,7 +163,9 @@ impl Front {
 
     /// Begins a clean shutdown: running operations are interrupted, listeners stop.
     pub fn begin_shutdown(&self) {
-        self.shutting_down.store(true, Ordering::Relaxed);
+        if !self.shutting_down.swap(true, Ordering::Relaxed) {
+            self.audit_own("shutdown", DocBuf::new());
+        }
         self.memory.end();
         self.incoming.end();
         self.outgoing.end();
@@ -199,6 +210,39 @@ impl Front {
         clients.insert(id, client.clone());
         self.metrics.connections_created.add(1);
         Some(client)
+    }
+
+    /// Writes down what the server does by itself.
+    pub fn audit_own(&self, atype: &'static str, param: DocBuf) {
+        let Some(audit) = &self.audit else { return };
+        let who = Who { id: self.process_uuid(), ..Who::default() };
+        let event = Event { atype, param, result: Code::OK, millis: self.clock.now_millis() };
+        audit.settle(audit.append_done(&who, &event));
+    }
+
+    /// Begins a new file of the audit log: with `rename` the old one is kept under a name with a time stamp.
+    ///
+    /// Errors: those of the file system.
+    pub fn rotate_audit(&self, rename: bool) -> std::io::Result<()> {
+        let Some(audit) = &self.audit else { return Ok(()) };
+        let old = audit.rotate(rename)?.map(|path| path.display().to_string()).unwrap_or_default();
+        let param = DocBuf::build(|doc| {
+            let mut status = doc.document("logRotationStatus");
+            status.append("status", "OK").append("rotatedLogPath", &old);
+            let _ = status.array("errors");
+        });
+        self.audit_own("rotateLog", param);
+        Ok(())
+    }
+
+    /// Names the server itself among those who do what is written down.
+    fn process_uuid(&self) -> [u8; 16] {
+        let mut id = [0; 16];
+        id[..12].copy_from_slice(&self.process_id.0);
+        // Version and variant of a UUID of chance.
+        id[6] = id[6] & 0x0f | 0x40;
+        id[8] = id[8] & 0x3f | 0x80;
+        id
     }
 
     /// Forgets a connection.

@@ -9,6 +9,7 @@ use sheaf_errors::{Code, Result, bail};
 use sheaf_wire::Compressor;
 
 use crate::args::{Args, Array};
+use crate::audit::noted;
 use crate::request::Request;
 use crate::sasl::{self, Answer, Start};
 
@@ -71,6 +72,7 @@ impl<'a> Handshake<'a> {
                 );
             }
             check_metadata(metadata)?;
+            noted::metadata(request, metadata)?;
             shake.metadata = Some(DocBuf::from(metadata));
             let attributes = sheaf_bson::doc! {
                 "remote": &request.client.remote_text(), "client": &request.client.context(), "doc": metadata,

@@ -7,6 +7,7 @@
 
 pub mod access;
 pub mod args;
+pub mod audit;
 mod buffers;
 mod busy;
 pub mod client;

@@ -9,18 +9,19 @@ pub mod events;
 pub mod ids;
 pub mod seldom;
 
+use std::borrow::Cow;
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
-use sheaf_bson::DocBuf;
 use sheaf_bson::json::{self, Style};
+use sheaf_bson::{DocBuf, RawDoc};
 
 /// How bad a message is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -57,7 +58,8 @@ struct Logger {
     recent: Mutex<VecDeque<String>>,
     warnings: Mutex<VecDeque<String>>,
     verbosity: AtomicI64,
-    quiet: std::sync::atomic::AtomicBool,
+    quiet: AtomicBool,
+    redacting: AtomicBool,
 }
 
 enum Sink {
@@ -75,6 +77,7 @@ fn logger() -> &'static Logger {
         warnings: Mutex::default(),
         verbosity: AtomicI64::new(0),
         quiet: false.into(),
+        redacting: false.into(),
     })
 }
 
@@ -114,6 +117,24 @@ pub fn is_quiet() -> bool {
     logger().quiet.load(Ordering::Relaxed)
 }
 
+/// `security.redactClientLogData`: lines tell no values of clients' data.
+pub fn set_redacting(redacting: bool) {
+    logger().redacting.store(redacting, Ordering::Relaxed);
+}
+
+/// A document of a client's as a line may show it.
+pub fn shown(doc: RawDoc<'_>) -> Cow<'_, [u8]> {
+    match logger().redacting.load(Ordering::Relaxed) {
+        true => Cow::Owned(crate::redact::without_values(doc).into_bytes()),
+        false => Cow::Borrowed(doc.as_bytes()),
+    }
+}
+
+/// A text that may quote a client's data, as a line may show it.
+pub fn shown_text(text: &str) -> &str {
+    if logger().redacting.load(Ordering::Relaxed) { crate::redact::NO_VALUE } else { text }
+}
+
 /// Opens the log file anew: with `rename` the old one is kept under a name with a time stamp,
 /// otherwise something else (logrotate) has moved it.
 pub fn rotate(rename: bool) -> io::Result<()> {
@@ -129,7 +150,8 @@ pub fn rotate(rename: bool) -> io::Result<()> {
     Ok(())
 }
 
-fn rotated_name(path: &Path) -> PathBuf {
+/// The name under which a file is kept that is rotated now.
+pub(crate) fn rotated_name(path: &Path) -> PathBuf {
     let stamp = date::iso_date(now_millis());
     let mut name = path.as_os_str().to_owned();
     name.push(".");

@@ -30,6 +30,8 @@ pub struct FrontOptions {
     pub keys: Option<sheaf_auth::Keys>,
     /// Whether and how TLS is spoken.
     pub tls: Option<crate::tls::TlsOptions>,
+    /// The audit log, if there is one.
+    pub audit: Option<crate::audit::AuditOptions>,
     /// Whether members and clients are taken, too, that prove nothing, while others get their keys.
     pub transition_to_auth: bool,
     /// Whether clients' JavaScript runs (`--noscripting`); of the whole process.
@@ -65,6 +67,7 @@ impl Default for FrontOptions {
             authorization: false,
             keys: None,
             tls: None,
+            audit: None,
             transition_to_auth: false,
             javascript: true,
             parameters: Vec::new(),

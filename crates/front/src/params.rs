@@ -52,6 +52,7 @@ use When::{Both, Runtime, Startup};
 const PARAMETERS: &[Parameter] = &[
     parameter("allowMultipleArbiters", Bool(false), Startup, ANY),
     parameter("analyzeShardKeyNumRanges", Int(100), Both, POSITIVE),
+    parameter("auditAuthorizationSuccess", Bool(false), Both, ANY),
     parameter("automationServiceDescriptor", Text(""), Both, (0.0, 64.0)),
     parameter("authenticationMechanisms", Text("MONGODB-X509,SCRAM-SHA-1,SCRAM-SHA-256"), Startup, ANY),
     parameter("clientCursorMonitorFrequencySecs", Int(4), Both, POSITIVE),
@@ -72,6 +73,7 @@ const PARAMETERS: &[Parameter] = &[
     parameter("queryAnalysisSamplerConfigurationRefreshSecs", Int(10), Both, POSITIVE),
     parameter("queryAnalysisWriterIntervalSecs", Int(90), Both, POSITIVE),
     parameter("quiet", Bool(false), Both, ANY),
+    parameter("redactClientLogData", Bool(false), Both, ANY),
     parameter("requireApiVersion", Bool(false), Both, ANY),
     parameter("scramIterationCount", Int(10_000), Both, (5000.0, i32::MAX as f64)),
     parameter("scramSHA256IterationCount", Int(15_000), Both, (5000.0, i32::MAX as f64)),
@@ -286,6 +288,7 @@ impl Parameters {
         match name {
             "logLevel" => crate::log::set_verbosity(self.int(name)),
             "quiet" => crate::log::set_quiet(self.bool(name)),
+            "redactClientLogData" => crate::log::set_redacting(self.bool(name)),
             _ => {
                 if let Some(told) = self.told.get() {
                     told(self, name);

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use bumpalo::Bump;
-use sheaf_bson::{RawDoc, Value};
+use sheaf_bson::{DocBuf, RawDoc, Value};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_wire::Sequence;
 
@@ -76,6 +76,8 @@ pub struct Request<'a> {
     pub close_after: Cell<bool>,
     /// Those of its updates that were sampled.
     pub sampled: RefCell<Vec<Sample>>,
+    /// Events for the audit log that the command has noted so far.
+    pub audited: RefCell<Vec<(&'static str, DocBuf, Code)>>,
     /// Figures for the slow log and the profiler.
     pub metrics: OpMetrics,
     /// What its client may do.

@@ -11,6 +11,7 @@ use sheaf_errors::{Code, Error, Result, bail};
 
 pub use crate::access::iterations;
 use crate::access::{Conversation, Login, Step};
+use crate::audit::noted;
 use crate::params::Parameters;
 use crate::request::Request;
 
@@ -187,16 +188,15 @@ fn log_in(request: &Request<'_>, mechanism: &str, user: &UserName) -> Result<()>
         let error = Error::new(Code::AUTHENTICATION_RESTRICTION_UNMET, "the user must not come from there");
         return Err(refused(error));
     }
-    let mut access = request.client.access.lock();
-    if let Some(before) = access.login.as_ref().filter(|before| before.name != *user) {
+    let before = request.client.access.lock().user().cloned();
+    if let Some(before) = before.filter(|before| before != user) {
         bail!(
             5626701,
-            "Each client connection may only be authenticated once. Previously authenticated as: {}",
-            before.name
+            "Each client connection may only be authenticated once. Previously authenticated as: {before}"
         );
     }
-    access.login = Some(Login { name: user.clone(), id: account.user.id });
-    drop(access);
+    noted::authenticated(request, mechanism, (&user.user, &user.db), Some(&account), Code::OK)?;
+    request.client.access.lock().login = Some(Login { name: user.clone(), id: account.user.id });
     request.front.set_stranger(request.client, false);
     let attributes = doc! {
         "client": &request.client.remote_text(), "isSpeculative": false, "isClusterMember": account.is_member(),
@@ -228,6 +228,10 @@ fn refuse(request: &Request<'_>, mechanism: &str, user: &UserName, why: &Error) 
         "Failed to authenticate",
         Some(attributes),
     );
+    let named = (user.user.as_str(), user.db.as_str());
+    if let Err(error) = noted::authenticated(request, mechanism, named, None, Code::AUTHENTICATION_FAILED) {
+        return error;
+    }
     if let Some(remote) = request.client.remote {
         let delay = request.front.strangers.failed(remote.ip().to_canonical());
         request.client.delay.store(delay.as_millis() as u64, Ordering::Relaxed);

@@ -5,6 +5,7 @@
 //! command's handler (under [`commands`]) runs with.
 
 mod accounts;
+mod audited;
 pub mod auto_compact;
 mod background;
 mod check;

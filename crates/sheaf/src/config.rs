@@ -55,6 +55,35 @@ pub struct Settings {
     pub tls_disabled_protocols: Option<String>,
     pub tls_fips: Option<bool>,
     pub metrics_port: Option<u16>,
+    pub audit: Auditing,
+    pub redact_client_log_data: Option<bool>,
+    /// Whether encryption at rest was asked for.
+    pub encryption: Option<bool>,
+}
+
+/// `auditLog`.
+#[derive(Clone, Debug, Default, PartialEq)]
+#[allow(missing_docs)]
+pub struct Auditing {
+    pub destination: Option<String>,
+    pub format: Option<String>,
+    pub path: Option<PathBuf>,
+    pub filter: Option<String>,
+    pub schema: Option<String>,
+    pub runtime: Option<bool>,
+}
+
+impl Auditing {
+    fn or(self, file: Auditing) -> Auditing {
+        Auditing {
+            destination: self.destination.or(file.destination),
+            format: self.format.or(file.format),
+            path: self.path.or(file.path),
+            filter: self.filter.or(file.filter),
+            schema: self.schema.or(file.schema),
+            runtime: self.runtime.or(file.runtime),
+        }
+    }
 }
 
 impl Settings {
@@ -65,7 +94,7 @@ impl Settings {
         parameters.extend(self.parameters);
         macro_rules! merge {
             ($($name:ident),* $(,)?) => {
-                Settings { parameters, $($name: self.$name.or(file.$name)),* }
+                Settings { parameters, audit: self.audit.or(file.audit), $($name: self.$name.or(file.$name)),* }
             };
         }
         merge!(
@@ -112,6 +141,8 @@ impl Settings {
             tls_disabled_protocols,
             tls_fips,
             metrics_port,
+            redact_client_log_data,
+            encryption,
             javascript,
         )
     }
@@ -256,6 +287,15 @@ fn apply(settings: &mut Settings, path: &str, value: &Value) -> Result<(), Strin
         "security.keyFile" => settings.key_file = Some(path_of(value)?),
         "security.clusterAuthMode" => settings.cluster_auth_mode = Some(text(path, value)?),
         "security.transitionToAuth" => settings.transition_to_auth = Some(boolean(path, value)?),
+        "security.redactClientLogData" => settings.redact_client_log_data = Some(boolean(path, value)?),
+        "security.enableEncryption" => settings.encryption = boolean(path, value)?.then_some(true),
+        "security.encryptionKeyFile" | "security.encryptionCipherMode" => settings.encryption = Some(true),
+        "auditLog.destination" => settings.audit.destination = Some(text(path, value)?),
+        "auditLog.format" => settings.audit.format = Some(text(path, value)?),
+        "auditLog.path" => settings.audit.path = Some(path_of(value)?),
+        "auditLog.filter" => settings.audit.filter = Some(text(path, value)?),
+        "auditLog.schema" => settings.audit.schema = Some(text(path, value)?),
+        "auditLog.runtimeConfiguration" => settings.audit.runtime = Some(boolean(path, value)?),
         "metrics.port" => settings.metrics_port = Some(number(path, value)? as u16),
         _ => return Err(format!("Unrecognized option: {path}")),
     }

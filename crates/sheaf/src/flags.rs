@@ -7,7 +7,7 @@ use clap::{Args, Parser, Subcommand};
 
 use sheaf_server::options::ClusterRole;
 
-use crate::config::Settings;
+use crate::config::{Auditing, Settings};
 #[cfg(not(feature = "lab"))]
 use crate::no_lab as lab;
 #[cfg(feature = "lab")]
@@ -161,6 +161,30 @@ pub struct ProcessFlags {
     /// Versions that are not spoken, with commas between: TLS1_2, TLS1_3; older ones never are
     #[arg(long = "tlsDisabledProtocols", value_name = "VERSIONS")]
     pub tls_disabled_protocols: Option<String>,
+    /// Where the audit log goes: file, console or syslog; without it there is none
+    #[arg(long = "auditDestination", value_name = "WHERE")]
+    pub audit_destination: Option<String>,
+    /// JSON (a line for each event) or BSON
+    #[arg(long = "auditFormat", value_name = "FORMAT")]
+    pub audit_format: Option<String>,
+    /// File of the audit log
+    #[arg(long = "auditPath", value_name = "FILE")]
+    pub audit_path: Option<PathBuf>,
+    /// Which events are written: a filter, as JSON
+    #[arg(long = "auditFilter", value_name = "FILTER")]
+    pub audit_filter: Option<String>,
+    /// Logs tell no values of clients' data
+    #[arg(long = "redactClientLogData")]
+    pub redact_client_log_data: bool,
+    /// Not supported
+    #[arg(long = "enableEncryption")]
+    pub enable_encryption: bool,
+    /// Not supported
+    #[arg(long = "encryptionKeyFile", value_name = "FILE")]
+    pub encryption_key_file: Option<PathBuf>,
+    /// Not supported
+    #[arg(long = "encryptionCipherMode", value_name = "MODE")]
+    pub encryption_cipher_mode: Option<String>,
     /// Not supported
     #[arg(long = "tlsFIPSMode")]
     pub tls_fips: bool,
@@ -363,6 +387,18 @@ impl ProcessFlags {
             tls_without_certificates: self.tls_without_certificates.then_some(true),
             tls_disabled_protocols: self.tls_disabled_protocols.clone(),
             tls_fips: self.tls_fips.then_some(true),
+            audit: Auditing {
+                destination: self.audit_destination.clone(),
+                format: self.audit_format.clone(),
+                path: self.audit_path.clone(),
+                filter: self.audit_filter.clone(),
+                ..Auditing::default()
+            },
+            redact_client_log_data: self.redact_client_log_data.then_some(true),
+            encryption: (self.enable_encryption
+                || self.encryption_key_file.is_some()
+                || self.encryption_cipher_mode.is_some())
+            .then_some(true),
             ..Settings::default()
         })
     }

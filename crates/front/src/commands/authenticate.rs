@@ -4,6 +4,7 @@ use sheaf_bson::{RawDoc, Value};
 use sheaf_errors::{Code, Result, bail};
 
 use crate::args::Args;
+use crate::audit::noted;
 use crate::command::*;
 use crate::reply::Reply;
 use crate::request::Request;
@@ -171,6 +172,11 @@ impl<'a> Command<'a, Request<'a>> for Logout {
     }
 
     fn run(self, op: &Request<'a>) -> Result<Reply> {
+        let goes = op.client.access.lock().user().is_some_and(|user| user.db == op.db);
+        if goes {
+            let account = sasl::account(op)?;
+            noted::logged_out(op.front, op.client, account.as_deref(), "Logging out on user request");
+        }
         let mut access = op.client.access.lock();
         access.login = access.login.take().filter(|login| login.name.db != op.db);
         let is_stranger = op.front.access.enabled && access.login.is_none();

@@ -75,8 +75,11 @@ impl<'a> Command<'a, Request<'a>> for GetLog {
     }
 }
 
-/// `{logRotate: 1 | "server"}`.
-pub struct LogRotate;
+/// `{logRotate: 1 | "server" | "audit"}`.
+pub struct LogRotate {
+    server: bool,
+    audit: bool,
+}
 
 impl<'a> Command<'a, Request<'a>> for LogRotate {
     const NAME: &'static str = "logRotate";
@@ -100,24 +103,35 @@ impl<'a> Command<'a, Request<'a>> for LogRotate {
     };
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {
-        match args.own_value() {
-            // There is no log of audits to be rotated here.
-            Value::String(kind) if kind != "server" => bail!(Code::NO_SUCH_KEY, "Unknown log type: {kind}"),
-            Value::String(_) | Value::Bool(_) => {}
-            number if number.is_number() => {}
+        let rotate = match args.own_value() {
+            Value::String("server") => LogRotate { server: true, audit: false },
+            Value::String("audit") => LogRotate { server: false, audit: true },
+            Value::String(kind) => bail!(Code::NO_SUCH_KEY, "Unknown log type: {kind}"),
+            Value::Bool(_) => LogRotate { server: true, audit: true },
+            number if number.is_number() => LogRotate { server: true, audit: true },
             other => bail!(
                 Code::TYPE_MISMATCH,
                 "BSON field 'logRotate.logRotate' is the wrong type '{}', expected types '[string, long, int, decimal, double]'",
                 other.type_name()
             ),
-        }
+        };
         args.ignore(&["comment"]);
-        Ok(LogRotate)
+        Ok(rotate)
     }
 
-    fn run(self, _: &Request<'a>) -> Result<Reply> {
-        if let Err(error) = crate::log::rotate(true) {
+    fn run(self, op: &Request<'a>) -> Result<Reply> {
+        if self.audit && !self.server && op.front.audit.is_none() {
+            bail!(Code::NO_SUCH_KEY, "Unknown log type: audit");
+        }
+        if self.server
+            && let Err(error) = crate::log::rotate(true)
+        {
             bail!(Code::FILE_RENAME_FAILED, "Failed to rotate log: {error}");
+        }
+        if self.audit
+            && let Err(error) = op.front.rotate_audit(true)
+        {
+            bail!(Code::FILE_RENAME_FAILED, "Failed to rotate audit log: {error}");
         }
         Ok(Reply::ok())
     }

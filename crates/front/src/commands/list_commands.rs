@@ -4,6 +4,7 @@ use sheaf_errors::Result;
 
 use crate::args::Args;
 use crate::command::*;
+use crate::dispatch::is_there;
 use crate::reply::Reply;
 use crate::request::Request;
 
@@ -36,8 +37,7 @@ impl<'a> Command<'a, Request<'a>> for ListCommands {
     }
 
     fn run(self, op: &Request<'a>) -> Result<Reply> {
-        let test = op.front.test_commands();
-        let commands = op.front.commands.iter().filter(|command| test || !command.spec.test_only);
+        let commands = op.front.commands.iter().filter(|command| is_there(op.front, command));
         Ok(Reply::ok().with_document("commands", |doc| {
             for command in commands {
                 let mut about = doc.document(command.name);

@@ -4,6 +4,7 @@ use sheaf_auth::Target;
 use sheaf_errors::{Code, Result, bail};
 
 use crate::access::Rights;
+use crate::audit::noted;
 use crate::command::{Asked, Authentication, Description, Privilege, Privileges, Resource, When};
 use crate::request::Request;
 use crate::role::Role;
@@ -35,6 +36,7 @@ pub fn rights(request: &Request<'_>) -> Result<Rights> {
     };
     let allowed = allows(request.role, &rights, request.command, asked);
     if !(is_known || allowed && FIRST.contains(&request.command.name)) {
+        noted::unauthorized(request)?;
         bail!(Code::UNAUTHORIZED, "Command {} requires authentication", request.command.name);
     }
     if !allowed {
@@ -45,6 +47,9 @@ pub fn rights(request: &Request<'_>) -> Result<Rights> {
 
 /// The error of a client that may not do what it asks for.
 pub fn refused(request: &Request<'_>) -> sheaf_errors::Error {
+    if let Err(error) = noted::unauthorized(request) {
+        return error;
+    }
     let shown = crate::redact::shown(request.command.name, request.body);
     let shown = sheaf_bson::document_text(sheaf_bson::RawDoc::new(&shown));
     let text = format!("not authorized on {} to execute command {shown}", request.db);

@@ -4,6 +4,7 @@ use sheaf_bson::RawDoc;
 use sheaf_errors::{Code, Error};
 
 use super::{fail, slow_log};
+use crate::audit::noted;
 use crate::outcome::{Ran, RequestOutcome};
 use crate::reply::Reply;
 use crate::request::Request;
@@ -33,6 +34,7 @@ pub fn finish(role: &dyn Role, request: &Request<'_>, ran: Ran, injected: fail::
     }
     outcome.operation_time = ran.operation_time;
     outcome.close |= request.close_after.get();
+    noted::after(request, outcome.error.as_ref());
     slow_log::count(role, request, &outcome);
     outcome
 }

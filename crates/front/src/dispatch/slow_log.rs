@@ -1,5 +1,6 @@
 //! What is kept of an operation that has ended: figures, the slow log, the profiler's entry.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use sheaf_bson::{DocBuf, DocWriter, RawDoc, Value, doc};
@@ -49,10 +50,10 @@ pub fn count(role: &dyn Role, op: &Request<'_>, outcome: &RequestOutcome) {
 }
 
 /// What the operation failed with, if it did, as the slow log and the profiler tell it.
-fn failure(outcome: &RequestOutcome, doc: &mut DocWriter<'_, Vec<u8>>) {
+fn failure(outcome: &RequestOutcome, doc: &mut DocWriter<'_, Vec<u8>>, shown: &dyn Fn(&str) -> &str) {
     let Some(error) = &outcome.error else { return };
     doc.append("ok", 0);
-    doc.append("errMsg", error.message());
+    doc.append("errMsg", shown(error.message()));
     doc.append("errName", &*error.code().name());
     doc.append("errCode", error.code().0);
 }
@@ -71,12 +72,12 @@ fn log_slow(op: &Request<'_>, outcome: &RequestOutcome, took: Duration, slow: bo
             attr.append("appName", &app);
         }
         if op.body.len() <= LOGGED_COMMAND_BYTES {
-            append_command(op, attr);
+            append_command(op, attr, &crate::log::shown);
         } else {
             attr.append("command", &doc! { (op.command.name): "too large to log" });
         }
         figures(op, attr);
-        failure(outcome, attr);
+        failure(outcome, attr, &crate::log::shown_text);
         attr.append("reslen", outcome.reply.body_len() as i32);
         attr.append("protocol", "op_msg");
         attr.append("durationMillis", took.as_millis() as i64);
@@ -89,18 +90,22 @@ fn log_slow(op: &Request<'_>, outcome: &RequestOutcome, took: Duration, slow: bo
     }
 }
 
+/// How much is shown of a client's document.
+type Shown = dyn for<'d> Fn(RawDoc<'d>) -> Cow<'d, [u8]>;
+
 /// The command as the slow log and the profiler show it; a `getMore` together with the command that opened its
 /// cursor.
-fn append_command(op: &Request<'_>, doc: &mut DocWriter<'_, Vec<u8>>) {
+fn append_command(op: &Request<'_>, doc: &mut DocWriter<'_, Vec<u8>>, shown: &Shown) {
     match &*op.metrics.cursor.borrow() {
         Some(cursor) => {
-            doc.append("command", &cursor.get_more(op.body));
+            doc.append("command", RawDoc::new(&shown(cursor.get_more(op.body).as_raw())));
             if cursor.command.as_raw().len() <= LOGGED_COMMAND_BYTES {
-                doc.append("originatingCommand", &cursor.command);
+                doc.append("originatingCommand", RawDoc::new(&shown(cursor.command.as_raw())));
             }
         }
         None => {
-            doc.append("command", RawDoc::new(&crate::redact::shown(op.command.name, op.body)));
+            let command = crate::redact::shown(op.command.name, op.body);
+            doc.append("command", RawDoc::new(&shown(RawDoc::new(&command))));
         }
     }
 }
@@ -157,11 +162,11 @@ fn profile_entry(op: &Request<'_>, outcome: &RequestOutcome, took: Duration) -> 
     DocBuf::build(|doc| {
         doc.append("op", kind);
         doc.append("ns", namespace.as_deref().unwrap_or(&everything));
-        append_command(op, doc);
+        append_command(op, doc, &|command| Cow::Borrowed(command.as_bytes()));
         figures(op, doc);
         doc.append("numYield", 0);
         let _ = doc.document("locks");
-        failure(outcome, doc);
+        failure(outcome, doc, &|text| text);
         doc.append("responseLength", outcome.reply.body_len() as i32);
         doc.append("protocol", "op_msg");
         doc.append("millis", took.as_millis() as i32);

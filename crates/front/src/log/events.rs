@@ -40,9 +40,9 @@ pub fn listen_for_panics() {
 pub fn failed_validation(namespace: &str, document: RawDoc<'_>, error: &Error) {
     let attributes = DocBuf::build(|out| {
         out.append("namespace", namespace);
-        out.append("document", document);
+        out.append("document", RawDoc::new(&super::shown(document)));
         if let Some(info) = error.err_info() {
-            out.append("errInfo", RawDoc::new(info));
+            out.append("errInfo", RawDoc::new(&super::shown(RawDoc::new(info))));
         }
     });
     let context = super::current_context();

@@ -129,6 +129,8 @@ ids! {
     MEMORY_SHORT = 99_000_054;
     /// A router does not reach its config servers, or reaches them again.
     CONFIG_SERVERS = 99_000_062;
+    /// The audit log cannot be written, and the process ends.
+    AUDIT_NOT_WRITTEN = 99_000_070;
     /// Two shards have said what cannot both be true of a transaction.
     SHARDS_CONTRADICT = 99_000_060;
     /// The members of a cluster in one process cannot be brought together.

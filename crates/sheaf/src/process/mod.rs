@@ -1,5 +1,6 @@
 //! What the processes of all roles do alike: options of the front, threads, the log, signals, `--fork`.
 
+pub mod audit;
 pub mod background;
 pub mod security;
 pub mod signals;
@@ -138,6 +139,7 @@ pub fn front_options(
         authorization: security::asks_clients(settings),
         keys: security::keys(settings)?,
         tls: tls::options(settings)?,
+        audit: audit::options(settings)?,
         transition_to_auth: settings.transition_to_auth == Some(true),
         javascript: settings.javascript != Some(false),
         parameters: parameters(settings),
@@ -152,7 +154,8 @@ pub fn front_options(
 fn parameters(settings: &Settings) -> Vec<(String, String)> {
     let interval = settings.journal_commit_interval.map(|ms| ("journalCommitInterval", ms.to_string()));
     let delay = settings.syncdelay.map(|seconds| ("syncdelay", seconds.to_string()));
-    let flags = interval.into_iter().chain(delay);
+    let redact = settings.redact_client_log_data.map(|on| ("redactClientLogData", on.to_string()));
+    let flags = interval.into_iter().chain(delay).chain(redact);
     flags.map(|(name, value)| (name.to_owned(), value)).chain(settings.parameters.iter().cloned()).collect()
 }
 
@@ -180,6 +183,7 @@ fn parsed(settings: &Settings) -> sheaf_bson::DocBuf {
                 sharding.append("configDB", config_db);
             }
         }
+        audit::write(settings, doc);
         security::write(settings, doc);
         if !settings.parameters.is_empty() {
             let mut parameters = doc.document("setParameter");

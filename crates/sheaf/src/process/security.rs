@@ -40,6 +40,9 @@ fn read(path: &Path) -> Result<Keys, String> {
     Keys::parse(text, &shown)
 }
 
+/// What is said where encryption at rest is asked for.
+const NO_ENCRYPTION: &str = "BadValue: security.enableEncryption: data files cannot be encrypted by the server; put the data folder on an encrypted volume (docs/security.md, At rest, has the commands)";
+
 /// Looks whether what is said of security goes together.
 ///
 /// Errors: a text for the user.
@@ -65,12 +68,15 @@ pub fn check(settings: &Settings, is_member: bool) -> Result<(), String> {
         return Err("BadValue: security.keyFile is required when authorization is enabled with replica sets"
             .to_owned());
     }
+    if settings.encryption == Some(true) {
+        return Err(NO_ENCRYPTION.to_owned());
+    }
     keys(settings).map(|_| ())
 }
 
 /// Adds `security` to what `getCmdLineOpts` shows.
 pub fn write(settings: &Settings, doc: &mut DocWriter<'_, Vec<u8>>) {
-    if settings.auth.is_none() && settings.key_file.is_none() {
+    if settings.auth.is_none() && settings.key_file.is_none() && settings.redact_client_log_data.is_none() {
         return;
     }
     let mut security = doc.document("security");
@@ -82,6 +88,9 @@ pub fn write(settings: &Settings, doc: &mut DocWriter<'_, Vec<u8>>) {
     }
     if let Some(path) = &settings.key_file {
         security.append("keyFile", &path.display().to_string());
+    }
+    if let Some(redact) = settings.redact_client_log_data {
+        security.append("redactClientLogData", redact);
     }
     if settings.transition_to_auth == Some(true) {
         security.append("transitionToAuth", true);

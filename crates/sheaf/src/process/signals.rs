@@ -36,6 +36,9 @@ impl Signals {
                     if let Err(error) = log::rotate(!reopen) {
                         eprintln!("cannot rotate the log: {error}");
                     }
+                    if let Err(error) = tokio::task::block_in_place(|| front.rotate_audit(!reopen)) {
+                        eprintln!("cannot rotate the audit log: {error}");
+                    }
                     continue;
                 }
                 () = front.until_shutdown() => return,

@@ -42,6 +42,7 @@ pub fn check(settings: &Settings, shards: u32) -> Result<(), String> {
         (settings.cluster_role.is_some(), "--shardsvr and --configsvr"),
         (settings.journal == Some(false), "--nojournal"),
         (settings.metrics_port.is_some(), "--metricsPort"),
+        (settings.audit.destination.is_some(), "--auditDestination"),
     ];
     match beside.into_iter().find(|(said, _)| *said) {
         Some((_, flag)) => {

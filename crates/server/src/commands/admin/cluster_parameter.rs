@@ -1,8 +1,9 @@
 //! `setClusterParameter` and `getClusterParameter`.
 
-use sheaf_bson::{DocBuf, RawDoc, Timestamp, Value};
+use sheaf_bson::{DocBuf, RawDoc, Timestamp, Value, doc};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_exec::change_stream::CLUSTER_PARAMETERS;
+use sheaf_front::audit::noted::note;
 
 use crate::args::Args;
 use crate::command::*;
@@ -74,14 +75,18 @@ impl<'a> Command<'a, Operation<'a>> for SetClusterParameter<'a> {
         let document = DocBuf::build(|out| {
             out.append("_id", name).append("clusterParameterTime", time).append_all(self.value);
         });
+        let before = self.known.value(&op.view()?).ok();
         with_writer(op, true, |w| {
-            let collection = collection_for_write(w, CLUSTER_PARAMETERS)?;
+            let collection = collection_for_write(op, w, CLUSTER_PARAMETERS)?;
             let key = collection.record_key(Value::String(name))?;
             match w.read_for_update(&collection, &key)? {
                 Some(old) => w.update(&collection, &key, RawDoc::new(&old), document.as_raw(), None),
                 None => w.insert(&collection, document.as_raw()),
             }
         })?;
+        note(op, "setClusterParameter", Code::OK, || {
+            doc! { "originalParameter": before.unwrap_or_default().as_raw(), "updatedParameter": document.as_raw() }
+        });
         parameters::refresh(op.node());
         Ok(Reply::ok())
     }

@@ -89,7 +89,7 @@ impl<'a> Command<'a, Operation<'a>> for SetFeatureVersion<'a> {
         }
         let document = doc! { "_id": DOCUMENT, "version": self.version };
         with_writer(op, true, |w| {
-            let collection = collection_for_write(w, NAMESPACE)?;
+            let collection = collection_for_write(op, w, NAMESPACE)?;
             let key = collection.record_key(Value::String(DOCUMENT))?;
             match w.read_for_update(&collection, &key)? {
                 Some(old) => w.update(&collection, &key, RawDoc::new(&old), document.as_raw(), None),

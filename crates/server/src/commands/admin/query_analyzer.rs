@@ -69,7 +69,7 @@ impl<'a> Command<'a, Operation<'a>> for ConfigureQueryAnalyzer<'a> {
         let (uuid, now) = (*collection.uuid.as_bytes(), op.now_millis());
         let mut before = None;
         with_writer(op, false, |w| {
-            let analyzers = collection_for_write(w, ANALYZERS)?;
+            let analyzers = collection_for_write(op, w, ANALYZERS)?;
             let key = analyzers.record_key(Value::String(wanted.namespace))?;
             let found = w.read_for_update(&analyzers, &key)?;
             let old = Configure::of_collection(found.as_deref().map(RawDoc::new), &uuid);

@@ -338,7 +338,7 @@ impl<'a> BulkWrite<'a> {
         }
         let collection = match w.collection(one.namespace)? {
             Some(collection) => collection,
-            None if makes => collection_for_write(w, one.namespace)?,
+            None if makes => collection_for_write(op, w, one.namespace)?,
             None => {
                 let modified = matches!(one.kind, Kind::Update(_)).then_some(0);
                 return Ok(Done { n: 0, modified, upserted: None });

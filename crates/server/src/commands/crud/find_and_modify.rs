@@ -136,7 +136,7 @@ impl<'a> Command<'a, Operation<'a>> for FindAndModify<'a> {
         let modified = with_writer(op, self.query.is_some_and(|query| only_id(query).is_some()), |w| {
             let collection = match w.collection(&namespace)? {
                 Some(collection) => collection,
-                None if self.upsert => collection_for_write(w, &namespace)?,
+                None if self.upsert => collection_for_write(op, w, &namespace)?,
                 None => {
                     let updated_existing = (!self.remove).then_some(false);
                     return Ok(Modified { updated_existing, ..Modified::default() });

@@ -65,7 +65,7 @@ impl<'a> Command<'a, Operation<'a>> for Insert<'a> {
         }
         let mut inserted = 0u64;
         let result = with_writer(op, count <= SHORT_BATCH, |w| {
-            let collection = match collection_for_write(w, &namespace) {
+            let collection = match collection_for_write(op, w, &namespace) {
                 Err(error) if error.code() == Code::COMMAND_NOT_SUPPORTED_ON_VIEW => {
                     let Some(view) = w.collection(&namespace)?.filter(|view| view.is_timeseries()) else {
                         return Err(error);

@@ -184,7 +184,7 @@ impl<'a> Update<'a> {
         }
         let collection = match w.collection(namespace)? {
             Some(collection) => collection,
-            None if statement.upsert => collection_for_write(w, namespace)?,
+            None if statement.upsert => collection_for_write(op, w, namespace)?,
             None => return Ok(None),
         };
         refuse_view(&collection)?;

@@ -8,6 +8,7 @@ use sheaf_exec::write::{WriteCx, ends_command};
 use sheaf_storage::{Collection, CreateCollection, Uuid, Write};
 
 use crate::args::{Args, Array, Loose};
+use crate::audited::Creation;
 use crate::commands::ddl::names;
 use crate::op::Operation;
 use crate::reply::Reply;
@@ -189,15 +190,24 @@ pub fn with_cx<T>(op: &Operation<'_>, bypass: Bypass, work: impl FnOnce(WriteCx<
 /// The collection to write to, made if it does not exist.
 ///
 /// Errors: `CommandNotSupportedOnView`.
-pub fn collection_for_write(w: &mut dyn Write, namespace: &str) -> Result<Arc<Collection>> {
+pub fn collection_for_write(
+    op: &Operation<'_>,
+    w: &mut dyn Write,
+    namespace: &str,
+) -> Result<Arc<Collection>> {
     // Another client may create (or drop) it in between.
     for _ in 0..10 {
         if let Some(collection) = w.collection(namespace)? {
             refuse_view(&collection)?;
             return Ok(collection);
         }
+        let creation = Creation::of(op, namespace);
         match w.create_collection(namespace, CreateCollection::default()) {
-            Ok(()) => {}
+            Ok(()) => {
+                if let Some(creation) = creation {
+                    creation.done(op, namespace, None);
+                }
+            }
             Err(error) if error.code() == Code::NAMESPACE_EXISTS => {}
             Err(error) => return Err(error),
         }

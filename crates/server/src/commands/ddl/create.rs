@@ -14,6 +14,7 @@ use sheaf_timeseries::{BUCKETS_PREFIX, TimeseriesOptions};
 
 use super::{encrypted_fields, names, views};
 use crate::args::{Args, Array, Loose};
+use crate::audited::Creation;
 use crate::command::*;
 use crate::commands::crud::query;
 use crate::commands::crud::rights::may_make_view;
@@ -92,7 +93,11 @@ impl<'a> Command<'a, Operation<'a>> for Create<'a> {
             super::room::check_room(op, op.body.len())?;
             let Create { collection, options, id_index, .. } = self;
             let has_id_index = id_index.is_some();
-            return CreateTimeseries { collection, timeseries, options, has_id_index }.run(op);
+            let creation =
+                Creation::of(op, &namespace).filter(|_| op.catalog().collection(&namespace).is_none());
+            let reply = CreateTimeseries { collection, timeseries, options, has_id_index }.run(op)?;
+            creation.into_iter().for_each(|creation| creation.done(op, &namespace, None));
+            return Ok(reply);
         }
         if self.collection.starts_with(BUCKETS_PREFIX) {
             bail!(
@@ -124,6 +129,7 @@ impl<'a> Command<'a, Operation<'a>> for Create<'a> {
         }
         let spec =
             op.making(&namespace, CreateCollection { options, id_index, ..CreateCollection::default() })?;
+        let creation = Creation::of(op, &namespace);
         match self.create(op, &namespace, spec) {
             // Another client made the same collection a moment ago.
             Err(error) if error.code() == Code::NAMESPACE_EXISTS && !op.in_transaction() => {
@@ -135,7 +141,13 @@ impl<'a> Command<'a, Operation<'a>> for Create<'a> {
                 }
             }
             Err(error) => Err(error),
-            Ok(()) => Ok(Reply::ok()),
+            Ok(()) => {
+                if let Some(creation) = creation {
+                    let pipeline = self.options.pipeline.unwrap_or(RawDoc::EMPTY);
+                    creation.done(op, &namespace, self.options.view_on.map(|source| (source, pipeline)));
+                }
+                Ok(Reply::ok())
+            }
         }
     }
 }

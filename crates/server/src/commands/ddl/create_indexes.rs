@@ -1,6 +1,6 @@
 //! `createIndexes`.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
 use sheaf_bson::{DocBuf, RawDoc, Value};
@@ -11,6 +11,7 @@ use sheaf_timeseries::TimeseriesOptions;
 
 use super::names;
 use crate::args::{Args, Documents};
+use crate::audited::{self, Creation};
 use crate::command::*;
 use crate::commands::timeseries::{buckets_of, on_buckets, options_of};
 use crate::op::Operation;
@@ -106,12 +107,19 @@ fn prepare_all(indexes: Documents<'_>, collation: Option<RawDoc<'_>>) -> Result<
 
 fn create(op: &Operation<'_>, namespace: &str) -> Result<()> {
     let spec = op.making(namespace, CreateCollection::default())?;
+    let creation = Creation::of(op, namespace);
     if let Some(mut transaction) = op.transaction() {
-        return transaction.create_collection(namespace, spec);
+        transaction.create_collection(namespace, spec)?;
+        drop(transaction);
+        creation.into_iter().for_each(|creation| creation.done(op, namespace, None));
+        return Ok(());
     }
     let stop = op.interrupter();
     match op.engine().create_collection(namespace, &spec, &|| stop.check()) {
-        Ok(position) => op.note_commit(position),
+        Ok(position) => {
+            op.note_commit(position);
+            creation.into_iter().for_each(|creation| creation.done(op, namespace, None));
+        }
         Err(error) if error.code() == Code::NAMESPACE_EXISTS => {}
         Err(error) => return Err(error),
     }
@@ -141,18 +149,27 @@ impl CreateIndexes<'_> {
         } else if let Some(mut transaction) = op.transaction() {
             let raw: Vec<RawDoc<'_>> = new.iter().map(DocBuf::as_raw).collect();
             transaction.create_indexes(&collection.namespace, &raw)?;
+            drop(transaction);
+            audited::indexes_built(op, &collection.namespace, &new, Code::OK);
         } else {
             // As the collection is when the build begins: another DDL may have come between.
+            let building = RefCell::new(Vec::new());
             let wanted = |now: &Collection| {
                 names::check_uuid(&op.catalog(), &now.namespace, self.uuid)?;
                 names::refuse_view(now)?;
                 let new = self.wanted(op, now, timeseries)?;
                 counts.set((count_ready(now), new.len()));
+                if op.front.audit.is_some() {
+                    building.replace(new.clone());
+                }
                 Ok(new)
             };
             let stop = op.interrupter();
             let namespace = &collection.namespace;
-            op.note_commit(op.engine().create_indexes_for(namespace, &wanted, &|| stop.check())?);
+            let built = op.engine().create_indexes_for(namespace, &wanted, &|| stop.check());
+            let result = built.as_ref().err().map_or(Code::OK, sheaf_errors::Error::code);
+            audited::indexes_built(op, namespace, &building.take(), result);
+            op.note_commit(built?);
         }
         let (before, made) = counts.get();
         let reply = Reply::ok()

@@ -5,6 +5,7 @@ use sheaf_storage::{Collection, Told, Uuid};
 
 use super::{names, views};
 use crate::args::Args;
+use crate::audited;
 use crate::command::*;
 use crate::commands::timeseries::drop_buckets;
 use crate::op::Operation;
@@ -52,6 +53,7 @@ impl<'a> Command<'a, Operation<'a>> for Drop<'a> {
         names::check_uuid(&catalog, &namespace, self.uuid)?;
         let Some(collection) = catalog.collection(&namespace) else {
             // Since MongoDB 7.0 it is no error that there is nothing to drop.
+            audited::dropped(op, &namespace, Code::NAMESPACE_NOT_FOUND);
             return Ok(Reply::ok());
         };
         let indexes = collection.indexes.len() as i32;
@@ -87,6 +89,7 @@ impl<'a> Command<'a, Operation<'a>> for Drop<'a> {
             Err(error) if error.code() == Code::NAMESPACE_NOT_FOUND => return Ok(Reply::ok()),
             Err(error) => return Err(error),
         }
+        audited::dropped(op, &namespace, Code::OK);
         op.node().metrics.forget(&namespace);
         let mut reply = Reply::ok();
         if view {

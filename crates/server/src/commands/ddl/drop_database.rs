@@ -3,6 +3,7 @@
 use sheaf_errors::{Code, Result, bail};
 
 use crate::args::Args;
+use crate::audited;
 use crate::command::*;
 use crate::op::Operation;
 use crate::reply::Reply;
@@ -46,12 +47,14 @@ impl<'a> Command<'a, Operation<'a>> for DropDatabase {
         if let Some(sharding) = op.node().sharding() {
             sharding.note_drop(op.db());
         }
-        if !op.catalog().has_database(op.db()) {
+        let before = op.catalog();
+        if !before.has_database(op.db()) {
             return Ok(Reply::ok());
         }
         let stop = op.interrupter();
         let position = op.engine().drop_database(op.db(), sheaf_storage::Told::Here, &|| stop.check())?;
         op.note_commit(position);
+        audited::database_dropped(op, &before);
         op.node().metrics.forget_database(op.db());
         Ok(Reply::ok().with("dropped", op.db()))
     }

@@ -1,6 +1,6 @@
 //! `dropIndexes`.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
 use sheaf_bson::{RawDoc, Value};
@@ -11,6 +11,7 @@ use sheaf_timeseries::{buckets_namespace, index_for_buckets};
 
 use super::names;
 use crate::args::Args;
+use crate::audited;
 use crate::command::*;
 use crate::commands::timeseries::options_of;
 use crate::op::Operation;
@@ -94,15 +95,18 @@ impl<'a> DropIndexes<'a> {
         names::check_uuid(&catalog, &namespace, self.uuid)?;
         let collection = names::existing(&catalog, &namespace, &format!("ns not found {namespace}"))?;
         self.choose(op, collection)?;
-        let were = Cell::new(0);
+        let (were, gone) = (Cell::new(0), RefCell::new(Vec::new()));
         let choose = |now: &Collection| {
             names::check_uuid(&op.catalog(), &namespace, self.uuid)?;
             names::refuse_view(now)?;
             were.set(now.indexes.len() as i32 - hidden);
-            self.choose(op, now)
+            let chosen = self.choose(op, now)?;
+            gone.replace(chosen.clone());
+            Ok(chosen)
         };
         let stop = op.interrupter();
         op.note_commit(op.engine().drop_indexes(&namespace, &choose, &|| stop.check())?);
+        audited::indexes_dropped(op, &namespace, &gone.take());
         let mut reply = Reply::ok().with("nIndexesWas", were.get());
         if matches!(self.index, Value::String("*")) {
             let text = match op.placed(collection)? {

@@ -8,6 +8,7 @@ use sheaf_storage::{Collection, Told, Uuid};
 
 use super::names;
 use crate::args::{Args, Loose};
+use crate::audited;
 use crate::command::*;
 use crate::op::Operation;
 use crate::reply::Reply;
@@ -109,6 +110,7 @@ impl<'a> Command<'a, Operation<'a>> for RenameCollection<'a> {
         let position =
             op.engine().rename_collection(from, to, drop_target, &check, Told::Here, &|| stop.check())?;
         op.note_commit(position);
+        audited::renamed(op, from, to);
         op.metrics().namespace.replace(Some(from.to_owned()));
         Ok(Reply::ok())
     }

@@ -2,8 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use sheaf_bson::Value;
+use sheaf_bson::{Value, doc};
 use sheaf_errors::{Code, Error, Result, bail};
+use sheaf_front::audit::noted::note;
 use sheaf_repl::config::{ConfigVersion, ReplSetConfig};
 
 use super::membership::replica;
@@ -107,7 +108,12 @@ impl<'a> Command<'a, Operation<'a>> for ReplSetReconfig<'a> {
             check_defaults(op, &config)?;
         }
         let me = replica.find_me(&config);
+        let old = replica.with(|core| core.config().map(|config| config.to_document()));
         let installed = replica.reconfig(config, self.force, me)?;
+        note(op, "replSetReconfig", Code::OK, || {
+            let new = replica.with(|core| core.config().map(|config| config.to_document()));
+            doc! { "old": old.unwrap_or_default().as_raw(), "new": new.unwrap_or_default().as_raw() }
+        });
         if !self.force {
             wait_for_majority(op, installed)
                 .map_err(|error| error.context("Reconfig finished but failed to propagate to a majority"))?;

@@ -104,7 +104,7 @@ impl<'a> Command<'a, Operation<'a>> for SetDefaultRwConcern<'a> {
         self.check(op)?;
         let time = Timestamp(op.last_applied().time + 1);
         with_writer(op, true, |w| {
-            let collection = collection_for_write(w, SETTINGS)?;
+            let collection = collection_for_write(op, w, SETTINGS)?;
             let key = collection.record_key(Value::String(ID))?;
             let old = w.read_for_update(&collection, &key)?;
             let known = old.as_ref().map_or(RawDoc::EMPTY, |old| RawDoc::new(old));

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use sheaf_bson::{DocBuf, RawDoc, Value, doc};
 use sheaf_errors::{Code, Error, Result, bail};
+use sheaf_front::audit::noted::note;
 use sheaf_repl::config::{CUSTOM_DEFAULTS, MemberConfig, ReplSetConfig};
 
 use crate::args::Args;
@@ -79,6 +80,10 @@ impl<'a> Command<'a, Operation<'a>> for ReplSetInitiate<'a> {
             check_member(op.node(), &member.host, &replica.dialled(&member.host))?;
         }
         replica.initiate(config, me)?;
+        note(op, "replSetReconfig", Code::OK, || {
+            let new = replica.with(|core| core.config().map(|config| config.to_document()));
+            doc! { "new": new.unwrap_or_default().as_raw() }
+        });
         Ok(Reply::ok().with_fields(|doc| {
             if self.config.is_none() {
                 let text = "no configuration specified. Using a default configuration for the set";

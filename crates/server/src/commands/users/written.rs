@@ -71,7 +71,7 @@ fn prepare(op: &Operation<'_>) -> Result<()> {
         }
     }
     with_writer(op, true, |w| {
-        let collection = crate::commands::crud::writes::collection_for_write(w, VERSION)?;
+        let collection = crate::commands::crud::writes::collection_for_write(op, w, VERSION)?;
         let key = collection.record_key(Value::String("authSchema"))?;
         if w.read_for_update(&collection, &key)?.is_none() {
             let version = doc! { "_id": "authSchema", "currentVersion": SCHEMA };

@@ -1,0 +1,273 @@
+//! The audit log: who has proved what, what was refused, what was changed of users, roles, collections and the configuration
+//! (docs/security.md).
+//!
+//! An event is appended when it is known, and on the disk before its command is answered: [`Audit::settle`], where one sync
+//! serves all that wait. Room for the events of a command that changes something is taken before it runs
+//! ([`Audit::promise`]), so where there is none the command is refused and has done nothing. What cannot be written all the same
+//! ends the process.
+
+pub mod event;
+pub mod noted;
+mod options;
+mod sink;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use parking_lot::RwLock;
+use sheaf_bson::json::{self, Style};
+use sheaf_bson::{DocBuf, RawDoc, Timestamp, Value, doc};
+use sheaf_errors::{Code, Error, Result};
+use sheaf_query::matcher::{Features, Matcher};
+
+use event::{Event, Who};
+pub use options::{AuditOptions, Destination, Format};
+pub use sink::Promise;
+use sink::Sink;
+
+/// The audit log of a server.
+pub struct Audit {
+    format: Format,
+    /// Whether [`Audit::configure`] is allowed.
+    pub runtime: bool,
+    sink: Sink,
+    config: RwLock<Arc<AuditConfig>>,
+}
+
+/// What is written down.
+pub struct AuditConfig {
+    /// Events that do not match are left out.
+    pub filter: Option<Matcher>,
+    /// Whether allowed commands are written down, too.
+    pub authorization_success: bool,
+    /// When it was set; the beginning of time where nobody has.
+    pub time: Timestamp,
+}
+
+impl AuditConfig {
+    /// With this filter; an empty one lets everything pass.
+    ///
+    /// Errors: those of a filter that is none.
+    pub fn new(filter: RawDoc<'_>, authorization_success: bool, time: Timestamp) -> Result<Self> {
+        let filter = match filter.is_empty() {
+            true => None,
+            false => Some(Matcher::parse_lasting(filter, Features::Validator)?),
+        };
+        Ok(AuditConfig { filter, authorization_success, time })
+    }
+
+    /// Its fields, as `getAuditConfig` shows them.
+    pub fn shown(&self) -> DocBuf {
+        doc! {
+            "clusterParameterTime": self.time,
+            "filter": self.filter.as_ref().map_or(RawDoc::EMPTY, Matcher::filter),
+            "auditAuthorizationSuccess": self.authorization_success,
+        }
+    }
+}
+
+impl Audit {
+    /// Opens the log.
+    ///
+    /// Errors: a text for the user.
+    pub fn open(options: &AuditOptions) -> std::result::Result<Self, String> {
+        let filter = options.filter.as_ref().map_or(RawDoc::EMPTY, DocBuf::as_raw);
+        let config = AuditConfig::new(filter, false, Timestamp(0))
+            .map_err(|error| format!("BadValue: Invalid auditLog.filter: {}", error.message()))?;
+        Ok(Audit {
+            format: options.format,
+            runtime: options.runtime,
+            sink: Sink::open(&options.destination, options.format)?,
+            config: RwLock::new(Arc::new(config)),
+        })
+    }
+
+    /// What is written down.
+    pub fn config(&self) -> Arc<AuditConfig> {
+        self.config.read().clone()
+    }
+
+    /// Changes what is written down.
+    pub fn configure(&self, config: AuditConfig) {
+        *self.config.write() = Arc::new(config);
+    }
+
+    /// Whether allowed commands are written down.
+    pub fn wants_successes(&self) -> bool {
+        self.config.read().authorization_success
+    }
+
+    /// Appends an event, if the filter wants it; gives the place up to which [`Audit::settle`] has to wait.
+    ///
+    /// Errors: `OutOfDiskSpace`, `OperationFailed`: it is not written.
+    pub fn append(&self, who: &Who, event: &Event) -> Result<u64> {
+        let document = event.document(who);
+        let wanted = match &self.config().filter {
+            // What cannot be judged is rather written down.
+            Some(filter) => filter.matches_doc(document.as_raw()).unwrap_or(true),
+            None => true,
+        };
+        if !wanted {
+            return Ok(0);
+        }
+        let written = match self.format {
+            Format::Bson => self.sink.append(document.as_bytes()),
+            Format::Json => self.sink.append(line(document.as_raw()).as_bytes()),
+        };
+        written.map_err(|error| not_written(&error))
+    }
+
+    /// The same for what has happened already.
+    ///
+    /// The process ends if it cannot be written.
+    pub fn append_done(&self, who: &Who, event: &Event) -> u64 {
+        self.append(who, event).unwrap_or_else(|error| stop(error.message()))
+    }
+
+    /// Waits until everything up to this place is on the disk.
+    ///
+    /// The process ends if the disk fails.
+    pub fn settle(&self, place: u64) {
+        if let Err(error) = self.sink.sync(place) {
+            stop(&error.to_string());
+        }
+    }
+
+    /// Takes room for so many bytes of events as long as the result lives.
+    ///
+    /// Errors: `OutOfDiskSpace`.
+    pub fn promise(&self, bytes: usize) -> Result<Promise<'_>> {
+        self.sink.promise(bytes as u64).map_err(|error| not_written(&error))
+    }
+
+    /// Begins a new file: with `rename` the old one is kept under a name with a time stamp, which is given.
+    ///
+    /// Errors: those of the file system.
+    pub fn rotate(&self, rename: bool) -> std::io::Result<Option<PathBuf>> {
+        self.sink.rotate(rename)
+    }
+}
+
+fn not_written(error: &std::io::Error) -> Error {
+    let full = matches!(
+        error.kind(),
+        std::io::ErrorKind::StorageFull
+            | std::io::ErrorKind::QuotaExceeded
+            | std::io::ErrorKind::FileTooLarge
+    );
+    let code = if full { Code::OUT_OF_DISK_SPACE } else { Code::OPERATION_FAILED };
+    Error::new(code, format!("The audit log cannot be written: {error}"))
+}
+
+/// What has been done and cannot be written down must not be answered.
+fn stop(why: &str) -> ! {
+    let attributes = doc! { "error": why };
+    let (id, text) = (crate::log::ids::AUDIT_NOT_WRITTEN, "Failure writing to the audit log, terminating");
+    crate::log::write(crate::log::Severity::Fatal, "CONTROL", id, "-", text, Some(&attributes));
+    eprintln!("{text}: {why}");
+    std::process::abort()
+}
+
+/// An event as a line of JSON. Its UUID is written as MongoDB does it there.
+fn line(document: RawDoc<'_>) -> String {
+    let mut line = String::with_capacity(document.len() * 2);
+    line.push('{');
+    for (at, field) in document.iter().enumerate() {
+        line.push_str(if at == 0 { " " } else { ", " });
+        json::put_string(&mut line, field.key());
+        line.push_str(" : ");
+        match field.value() {
+            Value::Binary(uuid) if field.key() == "uuid" => {
+                line.push_str("{ \"$binary\" : \"");
+                line.push_str(&json::base64(uuid.bytes));
+                line.push_str("\", \"$type\" : \"04\" }");
+            }
+            value => json::put_value(&mut line, value, Style::Log),
+        }
+    }
+    line.push_str(" }\n");
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn who() -> Who {
+        Who { id: [7; 16], ..Who::default() }
+    }
+
+    fn event(atype: &'static str) -> Event {
+        Event { atype, param: doc! { "user": "ann" }, result: Code::OK, millis: 0 }
+    }
+
+    fn options(folder: &std::path::Path, format: Format, filter: Option<DocBuf>) -> AuditOptions {
+        let path = folder.join("audit");
+        AuditOptions { destination: Destination::File(path), format, filter, runtime: false }
+    }
+
+    #[test]
+    fn events_are_lines_and_those_that_do_not_match_are_left_out() {
+        let folder = tempfile::tempdir().unwrap();
+        let filter = doc! { "atype": { "$in": ["createUser"] } };
+        let audit = Audit::open(&options(folder.path(), Format::Json, Some(filter))).unwrap();
+        let place = audit.append(&who(), &event("createUser")).unwrap();
+        assert!(place > 0);
+        assert_eq!(audit.append(&who(), &event("dropUser")).unwrap(), 0);
+        audit.settle(place);
+        let text = std::fs::read_to_string(folder.path().join("audit")).unwrap();
+        assert_eq!(
+            text,
+            "{ \"atype\" : \"createUser\", \"ts\" : {\"$date\":\"1970-01-01T00:00:00.000Z\"}, \"uuid\" : \
+             { \"$binary\" : \"BwcHBwcHBwcHBwcHBwcHBw==\", \"$type\" : \"04\" }, \"local\" : {\"isSystemUser\":true}, \
+             \"remote\" : {\"isSystemUser\":true}, \"users\" : [], \"roles\" : [], \"param\" : {\"user\":\"ann\"}, \
+             \"result\" : 0 }\n"
+        );
+    }
+
+    #[test]
+    fn what_a_crash_has_torn_does_not_spoil_what_follows() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("audit");
+        std::fs::write(&path, "{ \"atype\"").unwrap();
+        let audit = Audit::open(&options(folder.path(), Format::Json, None)).unwrap();
+        audit.settle(audit.append(&who(), &event("startup")).unwrap());
+        let text = std::fs::read_to_string(&path).unwrap();
+        assert_eq!(text.lines().next(), Some("{ \"atype\""));
+        assert_eq!(text.lines().count(), 2);
+
+        let whole = doc! { "a": 1 };
+        std::fs::write(&path, [whole.as_bytes(), &whole.as_bytes()[..5]].concat()).unwrap();
+        let audit = Audit::open(&options(folder.path(), Format::Bson, None)).unwrap();
+        audit.settle(audit.append(&who(), &event("startup")).unwrap());
+        let bytes = std::fs::read(&path).unwrap();
+        assert_eq!(&bytes[..whole.as_bytes().len()], whole.as_bytes());
+        let rest = RawDoc::new(&bytes[whole.as_bytes().len()..]);
+        assert_eq!(rest.get("atype").and_then(|atype| atype.as_str()), Some("startup"));
+    }
+
+    #[test]
+    fn a_new_file_begins_where_the_old_one_is_kept() {
+        let folder = tempfile::tempdir().unwrap();
+        let audit = Audit::open(&options(folder.path(), Format::Json, None)).unwrap();
+        audit.append(&who(), &event("startup")).unwrap();
+        let old = audit.rotate(true).unwrap().unwrap();
+        audit.settle(audit.append(&who(), &event("shutdown")).unwrap());
+        assert!(std::fs::read_to_string(old).unwrap().contains("startup"));
+        let new = std::fs::read_to_string(folder.path().join("audit")).unwrap();
+        assert!(new.contains("shutdown") && !new.contains("startup"));
+    }
+
+    #[test]
+    fn without_room_there_is_an_error_and_no_event() {
+        let options = AuditOptions {
+            destination: Destination::File("/dev/full".into()),
+            format: Format::Json,
+            filter: None,
+            runtime: false,
+        };
+        let audit = Audit::open(&options).unwrap();
+        let error = audit.append(&who(), &event("startup")).unwrap_err();
+        assert_eq!(error.code(), Code::OUT_OF_DISK_SPACE);
+    }
+}

@@ -1,0 +1,288 @@
+//! What of requests is written down, and when.
+
+use std::sync::atomic::Ordering;
+
+use sheaf_auth::Account;
+use sheaf_bson::{DocBuf, DocWriter, RawDoc, Value, doc};
+use sheaf_errors::{Code, Error, Result};
+
+use super::event::Event;
+use super::{Audit, Promise};
+use crate::client::Client;
+use crate::command::Authentication;
+use crate::front::Front;
+use crate::request::Request;
+
+/// Commands that are there only where there is an audit log.
+pub const OWN_COMMANDS: &[&str] = &["getAuditConfig", "logApplicationMessage", "setAuditConfig"];
+
+/// What events have besides what their command names.
+const EVENT_BYTES: usize = 16 << 10;
+
+/// A command's bytes as JSON, at most.
+const JSON_FACTOR: usize = 6;
+
+/// The fields by which each command of users and roles is shown in its event, besides `user` or `role` and `db`.
+const ACCESS_COMMANDS: &[(&str, &[&str])] = &[
+    ("createRole", &["roles", "privileges", "authenticationRestrictions"]),
+    ("createUser", &["customData", "roles", "authenticationRestrictions"]),
+    ("dropAllRolesFromDatabase", &[]),
+    ("dropAllUsersFromDatabase", &[]),
+    ("dropRole", &[]),
+    ("dropUser", &[]),
+    ("grantPrivilegesToRole", &["privileges"]),
+    ("grantRolesToRole", &["roles"]),
+    ("grantRolesToUser", &["roles"]),
+    ("revokePrivilegesFromRole", &["privileges"]),
+    ("revokeRolesFromRole", &["roles"]),
+    ("revokeRolesFromUser", &["roles"]),
+    ("updateRole", &["roles", "privileges", "authenticationRestrictions"]),
+    ("updateUser", &["customData", "roles", "authenticationRestrictions"]),
+];
+
+/// Commands besides those that write and those of users and roles that have events once they have run.
+const OTHERS: &[&str] = &[
+    "addShard",
+    "enableSharding",
+    "getClusterParameter",
+    "logApplicationMessage",
+    "refineCollectionShardKey",
+    "removeShard",
+    "replSetInitiate",
+    "replSetReconfig",
+    "setAuditConfig",
+    "setClusterParameter",
+    "shardCollection",
+];
+
+/// Room for the events of a command that is about to run; `None` if it has none, or there is no audit log.
+///
+/// Errors: `OutOfDiskSpace`. Then the command must not run.
+pub fn before<'a>(request: &Request<'a>) -> Result<Option<Promise<'a>>> {
+    let Some(audit) = &request.front.audit else { return Ok(None) };
+    let may_have = request.command.spec.access.is_write() || request.writes_after_all || {
+        let name = request.command.name;
+        OTHERS.contains(&name) || ACCESS_COMMANDS.iter().any(|(known, _)| *known == name)
+    };
+    if !may_have {
+        return Ok(None);
+    }
+    audit.promise(EVENT_BYTES + request.body.len() * JSON_FACTOR).map(Some)
+}
+
+/// Keeps an event of the command that is running; it is written when the command has ended.
+pub fn note(request: &Request<'_>, atype: &'static str, result: Code, param: impl FnOnce() -> DocBuf) {
+    if request.front.audit.is_some() {
+        request.audited.borrow_mut().push((atype, param(), result));
+    }
+}
+
+/// Writes the events of a command that has ended with this error, or well.
+pub fn after(request: &Request<'_>, error: Option<&Error>) {
+    let Some(audit) = &request.front.audit else { return };
+    let noted = request.audited.take();
+    let own = of_command(request, error.map_or(Code::OK, Error::code));
+    if noted.is_empty() && own.is_none() {
+        return;
+    }
+    let account = account(request);
+    for (atype, param, result) in noted.into_iter().chain(own) {
+        done(audit, request.client, account.as_deref(), &event(request.front, atype, result, param));
+    }
+}
+
+/// A client may not do what it has asked for.
+///
+/// Errors: it cannot be written down.
+pub fn unauthorized(request: &Request<'_>) -> Result<()> {
+    checked(request, Code::UNAUTHORIZED)
+}
+
+/// A client may do what it has asked for.
+///
+/// Errors: it cannot be written down, if it is to be.
+pub fn authorized(request: &Request<'_>) -> Result<()> {
+    let Some(audit) = &request.front.audit else { return Ok(()) };
+    let always = request.command.spec.authentication == Authentication::Before;
+    let wanted = audit.wants_successes() || request.front.parameters.bool("auditAuthorizationSuccess");
+    if always || !wanted {
+        return Ok(());
+    }
+    checked(request, Code::OK)
+}
+
+fn checked(request: &Request<'_>, result: Code) -> Result<()> {
+    if request.front.audit.is_none() {
+        return Ok(());
+    }
+    let shown = crate::redact::shown(request.command.name, request.body);
+    let param = doc! {
+        "command": request.command.name, "ns": &namespace(request), "args": RawDoc::new(&shown),
+    };
+    happens(request, account(request).as_deref(), &event(request.front, "authCheck", result, param))
+}
+
+/// What a command is about: its collection where its own value names one.
+fn namespace(request: &Request<'_>) -> String {
+    let names_none = request.command.spec.admin_only
+        || ACCESS_COMMANDS.iter().any(|(name, _)| *name == request.command.name)
+        || matches!(request.command.name, "usersInfo" | "rolesInfo");
+    match request.body.iter().next().map(|first| first.value()) {
+        Some(Value::String(collection)) if !names_none => request.namespace(collection),
+        _ => request.db.to_owned(),
+    }
+}
+
+/// A client has proved who it is, or has failed to.
+///
+/// Errors: it cannot be written down; then nobody has proved anything.
+pub fn authenticated(
+    request: &Request<'_>,
+    mechanism: &str,
+    (user, db): (&str, &str),
+    account: Option<&Account>,
+    result: Code,
+) -> Result<()> {
+    if request.front.audit.is_none() {
+        return Ok(());
+    }
+    let param = doc! { "user": user, "db": db, "mechanism": mechanism };
+    happens(request, account, &event(request.front, "authenticate", result, param))
+}
+
+/// A client is no longer who it was.
+pub fn logged_out(front: &Front, client: &Client, account: Option<&Account>, reason: &str) {
+    let Some(audit) = &front.audit else { return };
+    let who = client.who(account);
+    let Some(user) = &who.user else { return };
+    let param = DocBuf::build(|doc| {
+        doc.append("reason", reason);
+        user.write(&mut doc.array("initialUsers").document());
+        let _ = doc.array("updatedUsers");
+    });
+    let place = audit.append_done(&who, &event(front, "logout", Code::OK, param));
+    client.audited.fetch_max(place, Ordering::Relaxed);
+}
+
+/// What a client has told of itself.
+///
+/// Errors: it cannot be written down.
+pub fn metadata(request: &Request<'_>, metadata: RawDoc<'_>) -> Result<()> {
+    if request.front.audit.is_none() {
+        return Ok(());
+    }
+    let endpoint = request.client.who(None).place.local_endpoint();
+    let param = doc! { "localEndpoint": endpoint.as_raw(), "clientMetadata": metadata };
+    happens(request, None, &event(request.front, "clientMetadata", Code::OK, param))
+}
+
+/// Waits until what this client's command has written is on the disk.
+pub fn settle(front: &Front, client: &Client) {
+    let Some(audit) = &front.audit else { return };
+    if client.audited.load(Ordering::Relaxed) != 0 {
+        audit.settle(client.audited.swap(0, Ordering::Relaxed));
+    }
+}
+
+/// Writes an event that stands for what is about to be so.
+fn happens(request: &Request<'_>, account: Option<&Account>, event: &Event) -> Result<()> {
+    let Some(audit) = &request.front.audit else { return Ok(()) };
+    let place = audit.append(&request.client.who(account), event)?;
+    request.client.audited.fetch_max(place, Ordering::Relaxed);
+    Ok(())
+}
+
+/// Writes an event of what is so already.
+fn done(audit: &Audit, client: &Client, account: Option<&Account>, event: &Event) {
+    let place = audit.append_done(&client.who(account), event);
+    client.audited.fetch_max(place, Ordering::Relaxed);
+}
+
+fn event(front: &Front, atype: &'static str, result: Code, param: DocBuf) -> Event {
+    Event { atype, param, result, millis: front.clock.now_millis() }
+}
+
+/// The client's user, if it is one; who cannot be read is told by his name alone.
+fn account(request: &Request<'_>) -> Option<std::sync::Arc<Account>> {
+    crate::sasl::account(request).ok().flatten()
+}
+
+/// The event of a command that its request tells.
+fn of_command(request: &Request<'_>, result: Code) -> Option<(&'static str, DocBuf, Code)> {
+    let (name, body) = (request.command.name, request.body);
+    if let Some((name, fields)) = ACCESS_COMMANDS.iter().find(|(known, _)| *known == name) {
+        return Some((name, of_access(request, name, fields), result));
+    }
+    let first = body.iter().next()?.value();
+    let field = |name: &str| body.get(name).unwrap_or(Value::Missing);
+    let namespace = first.as_str().unwrap_or_default();
+    let (atype, param) = match name {
+        "enableSharding" => ("enableSharding", doc! { "ns": namespace }),
+        "shardCollection" => {
+            let unique = field("unique").truthy();
+            let param = DocBuf::build(|doc| {
+                doc.append("ns", namespace).append("key", field("key"));
+                doc.document("options").append("unique", unique);
+            });
+            ("shardCollection", param)
+        }
+        "refineCollectionShardKey" => {
+            ("refineCollectionShardKey", doc! { "ns": namespace, "key": field("key") })
+        }
+        "addShard" => {
+            let shard = field("name").as_str().or(namespace.split_once('/').map(|(set, _)| set));
+            let shard = shard.unwrap_or(namespace);
+            ("addShard", doc! { "shard": shard, "connectionString": namespace, "maxSize": 0i64 })
+        }
+        "removeShard" => ("removeShard", doc! { "shard": namespace }),
+        "getClusterParameter" => ("getClusterParameter", doc! { "requestedClusterServerParameters": first }),
+        "logApplicationMessage" => ("applicationMessage", doc! { "msg": first }),
+        _ => return None,
+    };
+    Some((atype, param, result))
+}
+
+/// What a command of users and roles is about.
+fn of_access(request: &Request<'_>, name: &str, fields: &[&str]) -> DocBuf {
+    let body = request.body;
+    let whom = if name.contains("User") && !name.contains("Role") || name.ends_with("User") {
+        "user"
+    } else {
+        "role"
+    };
+    DocBuf::build(|doc| {
+        if !name.starts_with("dropAll")
+            && let Some(named) = body.iter().next()
+        {
+            doc.append(whom, named.value());
+        }
+        doc.append("db", request.db);
+        if name == "updateUser" {
+            doc.append("passwordChanged", body.get("pwd").is_some());
+        }
+        for field in fields {
+            match body.get(field) {
+                Some(Value::Array(roles)) if *field == "roles" => write_roles(request, roles, doc),
+                Some(value) => {
+                    doc.append(field, value);
+                }
+                None => {}
+            }
+        }
+    })
+}
+
+/// Roles that are named without a database belong to the command's.
+fn write_roles(request: &Request<'_>, roles: RawDoc<'_>, doc: &mut DocWriter<'_, Vec<u8>>) {
+    let mut list = doc.array("roles");
+    for role in roles.values() {
+        match role {
+            Value::String(role) => {
+                list.document().append("role", role).append("db", request.db);
+            }
+            other => {
+                list.push(other);
+            }
+        }
+    }
+}

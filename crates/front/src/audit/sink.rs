@@ -1,0 +1,281 @@
+//! Where events go: a file whose syncs serve all that wait, standard output, the system's log.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use parking_lot::{Condvar, Mutex};
+use rustix::fs::FallocateFlags;
+use rustix::io::Errno;
+
+use super::options::{Destination, Format};
+
+/// Room is taken from the disk in pieces of this size.
+const ROOM_BYTES: u64 = 1 << 20;
+
+/// Where the system's log listens.
+const SYSTEM_LOG: &str = "/dev/log";
+
+/// Facility `user`, severity `info`.
+const SYSTEM_LOG_PRIORITY: &str = "<14>";
+
+/// Where events go.
+pub enum Sink {
+    File(FileSink),
+    Console,
+    Syslog(UnixDatagram),
+}
+
+impl Sink {
+    /// Errors: a text for the user.
+    pub fn open(destination: &Destination, format: Format) -> Result<Self, String> {
+        match destination {
+            Destination::File(path) => {
+                let opened = FileSink::open(path, format);
+                let failed = |error| format!("Failed to open the audit log \"{}\": {error}", path.display());
+                opened.map(Sink::File).map_err(failed)
+            }
+            Destination::Console => Ok(Sink::Console),
+            Destination::Syslog => {
+                let socket = UnixDatagram::unbound().and_then(|socket| {
+                    socket.connect(SYSTEM_LOG)?;
+                    Ok(socket)
+                });
+                socket
+                    .map(Sink::Syslog)
+                    .map_err(|error| format!("Failed to open the system's log {SYSTEM_LOG}: {error}"))
+            }
+        }
+    }
+
+    /// Appends an event as a whole; gives the place where it ends.
+    pub fn append(&self, bytes: &[u8]) -> io::Result<u64> {
+        match self {
+            Sink::File(file) => file.append(bytes),
+            Sink::Console => {
+                let mut out = io::stdout().lock();
+                out.write_all(bytes)?;
+                out.flush()?;
+                Ok(0)
+            }
+            Sink::Syslog(socket) => {
+                let header = format!("{SYSTEM_LOG_PRIORITY}sheaf[{}]: ", std::process::id());
+                let text = bytes.strip_suffix(b"\n").unwrap_or(bytes);
+                socket.send(&[header.as_bytes(), text].concat())?;
+                Ok(0)
+            }
+        }
+    }
+
+    /// Waits until everything up to this place is on the disk.
+    pub fn sync(&self, place: u64) -> io::Result<()> {
+        match self {
+            Sink::File(file) if place > 0 => file.sync(place),
+            _ => Ok(()),
+        }
+    }
+
+    /// Takes room for so many bytes as long as the result lives.
+    pub fn promise(&self, bytes: u64) -> io::Result<Promise<'_>> {
+        match self {
+            Sink::File(file) => file.promise(bytes),
+            Sink::Console | Sink::Syslog(_) => Ok(Promise(None)),
+        }
+    }
+
+    /// Begins a new file; gives the name of the old one, if it was renamed.
+    pub fn rotate(&self, rename: bool) -> io::Result<Option<PathBuf>> {
+        match self {
+            Sink::File(file) => file.rotate(rename),
+            Sink::Console | Sink::Syslog(_) => Ok(None),
+        }
+    }
+}
+
+/// Room on the disk that is kept for events to come.
+pub struct Promise<'a>(Option<(&'a FileSink, u64)>);
+
+impl Drop for Promise<'_> {
+    fn drop(&mut self) {
+        if let Some((file, bytes)) = self.0 {
+            file.state.lock().promised -= bytes;
+        }
+    }
+}
+
+pub struct FileSink {
+    path: PathBuf,
+    state: Mutex<FileState>,
+    synced: Mutex<Synced>,
+    woken: Condvar,
+}
+
+struct FileState {
+    file: Arc<File>,
+    /// Bytes in the file.
+    length: u64,
+    /// What has been taken from the disk for the file; 0 where the file system cannot do that.
+    room: u64,
+    /// What is kept for those who have asked.
+    promised: u64,
+    /// Bytes that have been appended since the start.
+    appended: u64,
+}
+
+#[derive(Default)]
+struct Synced {
+    /// Bytes since the start that are on the disk.
+    up_to: u64,
+    /// Whether somebody syncs.
+    leads: bool,
+}
+
+impl FileSink {
+    fn open(path: &Path, format: Format) -> io::Result<Self> {
+        let mut file = open(path)?;
+        let length = mend(&mut file, format)?;
+        Ok(FileSink {
+            path: path.to_owned(),
+            state: Mutex::new(FileState { file: Arc::new(file), length, room: 0, promised: 0, appended: 0 }),
+            synced: Mutex::default(),
+            woken: Condvar::new(),
+        })
+    }
+
+    fn append(&self, bytes: &[u8]) -> io::Result<u64> {
+        let mut state = self.state.lock();
+        let file = state.file.clone();
+        if let Err(error) = (&*file).write_all(bytes) {
+            // No half an event. What cannot be cut off is mended by the next start.
+            let _ = file.set_len(state.length);
+            return Err(error);
+        }
+        state.length += bytes.len() as u64;
+        state.appended += bytes.len() as u64;
+        Ok(state.appended)
+    }
+
+    fn sync(&self, place: u64) -> io::Result<()> {
+        let mut synced = self.synced.lock();
+        while synced.up_to < place {
+            if synced.leads {
+                self.woken.wait(&mut synced);
+                continue;
+            }
+            synced.leads = true;
+            drop(synced);
+            let (file, appended) = {
+                let state = self.state.lock();
+                (state.file.clone(), state.appended)
+            };
+            let done = data_on_disk(&file);
+            synced = self.synced.lock();
+            synced.leads = false;
+            self.woken.notify_all();
+            done?;
+            synced.up_to = synced.up_to.max(appended);
+        }
+        Ok(())
+    }
+
+    fn promise(&self, bytes: u64) -> io::Result<Promise<'_>> {
+        let mut state = self.state.lock();
+        let needed = state.length + state.promised + bytes;
+        if needed > state.room {
+            let room = needed + ROOM_BYTES;
+            let (begin, more) = (state.length, room - state.length);
+            match rustix::fs::fallocate(&*state.file, FallocateFlags::KEEP_SIZE, begin, more) {
+                Ok(()) => state.room = room,
+                Err(error @ (Errno::NOSPC | Errno::DQUOT | Errno::FBIG | Errno::IO)) => {
+                    return Err(error.into());
+                }
+                // There it shows only when it is written.
+                Err(_) => {}
+            }
+        }
+        state.promised += bytes;
+        Ok(Promise(Some((self, bytes))))
+    }
+
+    fn rotate(&self, rename: bool) -> io::Result<Option<PathBuf>> {
+        let mut state = self.state.lock();
+        // What waits for a sync waits for that of the new file.
+        data_on_disk(&state.file)?;
+        // Gives back what was taken for what has not come.
+        let _ = state.file.set_len(state.length);
+        let old = crate::log::rotated_name(&self.path);
+        let renamed = rename && self.path.exists();
+        if renamed {
+            std::fs::rename(&self.path, &old)?;
+        }
+        let file = open(&self.path)?;
+        state.length = file.metadata()?.len();
+        state.file = Arc::new(file);
+        state.room = 0;
+        Ok(renamed.then_some(old))
+    }
+}
+
+fn open(path: &Path) -> io::Result<File> {
+    let file = OpenOptions::new().create(true).append(true).read(true).mode(0o600).open(path)?;
+    // The name has to outlive a crash, too.
+    if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+        let _ = File::open(folder).and_then(|folder| folder.sync_all());
+    }
+    Ok(file)
+}
+
+/// What cannot be synced (a pipe, a terminal) has no disk.
+fn data_on_disk(file: &File) -> io::Result<()> {
+    match file.sync_data() {
+        Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(()),
+        done => done,
+    }
+}
+
+/// What a crash has left of an event must not spoil the next; gives the file's length.
+fn mend(file: &mut File, format: Format) -> io::Result<u64> {
+    if !file.metadata()?.is_file() {
+        return Ok(0);
+    }
+    let length = file.seek(SeekFrom::End(0))?;
+    match format {
+        Format::Json if length > 0 => {
+            file.seek(SeekFrom::Start(length - 1))?;
+            let mut last = [0];
+            file.read_exact(&mut last)?;
+            if last != *b"\n" {
+                file.write_all(b"\n")?;
+                return Ok(length + 1);
+            }
+            Ok(length)
+        }
+        Format::Json => Ok(0),
+        Format::Bson => {
+            let whole = whole_documents(file, length)?;
+            if whole < length {
+                file.set_len(whole)?;
+            }
+            Ok(whole)
+        }
+    }
+}
+
+/// Where the last whole document ends.
+fn whole_documents(file: &mut File, length: u64) -> io::Result<u64> {
+    let mut at = 0;
+    while at + 5 <= length {
+        file.seek(SeekFrom::Start(at))?;
+        let mut size = [0; 4];
+        file.read_exact(&mut size)?;
+        let size = u64::from(u32::from_le_bytes(size));
+        if size < 5 || at + size > length {
+            break;
+        }
+        at += size;
+    }
+    Ok(at)
+}

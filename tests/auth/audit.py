@@ -1,0 +1,308 @@
+"""The audit log: what is written, where, when, and that nothing passes without it."""
+
+import contextlib
+import json
+import os
+import pathlib
+import subprocess
+import tempfile
+
+import bson
+import pymongo
+from bson import Int64
+from common import command_fails, connect, fails
+
+from sheaf_process import Server, find_binary
+
+PASSWORD = "pencil-7731"
+
+# What must never be found in a log, wherever it was said.
+SECRETS = ["planted-chalk-7733", "planted-slate-7734", "planted-sponge-7735"]
+
+
+@contextlib.contextmanager
+def audited(*flags, name="audit.json", form="JSON"):
+    """A server with an audit log, and what reads its events."""
+    with tempfile.TemporaryDirectory(prefix="sheaf-audit-") as folder:
+        path = pathlib.Path(folder) / name
+        with Server(args=["--auditDestination", "file", "--auditFormat", form, "--auditPath", str(path), *flags]) as server:
+            yield server, path
+
+
+def events(path, *types):
+    found = [json.loads(line) for line in path.read_text().splitlines()]
+    return [event for event in found if not types or event["atype"] in types]
+
+
+def shape(event):
+    return event["atype"], event["param"], event["result"]
+
+
+def one_of_each():
+    with audited("--auth") as (server, path):
+        with connect(server) as client:
+            client.admin.command("createUser", "root", pwd=PASSWORD, roles=["root"], customData={"desk": 4})
+        root = connect(server, "root", PASSWORD)
+        fails(18, lambda: connect(server, "root", "wrong").admin.command("usersInfo", 1))
+        admin, lib = root.admin, root.lib
+        lib.command("createUser", "ann", pwd=PASSWORD, roles=["read"])
+        ann = connect(server, "ann", PASSWORD, authSource="lib")
+        command_fails(13, ann.lib, "insert", "books", documents=[{}])
+        lib.command("updateUser", "ann", pwd="other")
+        lib.command("grantRolesToUser", "ann", roles=["readWrite"])
+        lib.command("revokeRolesFromUser", "ann", roles=["readWrite"])
+        books = {"resource": {"db": "lib", "collection": "books"}, "actions": ["find"]}
+        lib.command("createRole", "r", roles=["read"], privileges=[books])
+        lib.command("updateRole", "r", roles=[])
+        lib.command("grantPrivilegesToRole", "r", privileges=[books])
+        lib.command("revokePrivilegesFromRole", "r", privileges=[books])
+        lib.command("grantRolesToRole", "r", roles=["read"])
+        lib.command("revokeRolesFromRole", "r", roles=["read"])
+        lib.command("dropRole", "r")
+        lib.command("dropAllRolesFromDatabase")
+        lib.command("dropUser", "ann")
+        lib.command("dropAllUsersFromDatabase")
+        before = len(events(path))
+        # Whatever is answered is in the file.
+        lib.command("create", "books")
+        assert len(events(path)) == before + 2, events(path)[before:]
+        lib.notes.insert_one({})
+        lib.command("create", "seen", viewOn="books", pipeline=[])
+        lib.books.create_index("a")
+        lib.books.drop_index("a_1")
+        admin.command("renameCollection", "lib.notes", to="lib.others")
+        lib.drop_collection("seen")
+        lib.drop_collection("nonesuch")
+        root.drop_database("lib")
+        admin.command("setClusterParameter", {"defaultMaxTimeMS": {"readOperations": 0}})
+        admin.command("logApplicationMessage", "hello from here")
+        admin.command("logRotate", "audit")
+        (old,) = [other for other in path.parent.iterdir() if other != path]
+        admin.command("logout")
+        server.stop()
+        old_events, new_events = events(old), events(path)
+
+    def of(log, *types):
+        return [event for event in log if event["atype"] in types]
+
+    role = {"role": "read", "db": "lib"}
+    found = [shape(event) for event in old_events]
+    for wanted in [
+        ("createUser", {"user": "root", "db": "admin", "customData": {"desk": 4}, "roles": [{"role": "root", "db": "admin"}]}, 0),
+        ("authenticate", {"user": "root", "db": "admin", "mechanism": "SCRAM-SHA-256"}, 0),
+        ("authenticate", {"user": "root", "db": "admin", "mechanism": "SCRAM-SHA-256"}, 18),
+        ("createUser", {"user": "ann", "db": "lib", "roles": [role]}, 0),
+        ("updateUser", {"user": "ann", "db": "lib", "passwordChanged": True}, 0),
+        ("grantRolesToUser", {"user": "ann", "db": "lib", "roles": [{"role": "readWrite", "db": "lib"}]}, 0),
+        ("revokeRolesFromUser", {"user": "ann", "db": "lib", "roles": [{"role": "readWrite", "db": "lib"}]}, 0),
+        ("createRole", {"role": "r", "db": "lib", "roles": [role], "privileges": [books]}, 0),
+        ("updateRole", {"role": "r", "db": "lib", "roles": []}, 0),
+        ("grantPrivilegesToRole", {"role": "r", "db": "lib", "privileges": [books]}, 0),
+        ("revokePrivilegesFromRole", {"role": "r", "db": "lib", "privileges": [books]}, 0),
+        ("grantRolesToRole", {"role": "r", "db": "lib", "roles": [role]}, 0),
+        ("revokeRolesFromRole", {"role": "r", "db": "lib", "roles": [role]}, 0),
+        ("dropRole", {"role": "r", "db": "lib"}, 0),
+        ("dropAllRolesFromDatabase", {"db": "lib"}, 0),
+        ("dropUser", {"user": "ann", "db": "lib"}, 0),
+        ("dropAllUsersFromDatabase", {"db": "lib"}, 0),
+        ("createDatabase", {"ns": "lib"}, 0),
+        ("createCollection", {"ns": "lib.books"}, 0),
+        ("createCollection", {"ns": "lib.notes"}, 0),
+        ("createCollection", {"ns": "lib.seen", "viewOn": "lib.books", "pipeline": []}, 0),
+        ("dropIndex", {"ns": "lib.books", "indexName": "a_1"}, 0),
+        ("renameCollection", {"old": "lib.notes", "new": "lib.others"}, 0),
+        ("dropCollection", {"ns": "lib.seen"}, 0),
+        ("dropCollection", {"ns": "lib.nonesuch"}, 26),
+        ("dropCollection", {"ns": "lib.others"}, 0),
+        ("dropDatabase", {"ns": "lib"}, 0),
+        ("applicationMessage", {"msg": "hello from here"}, 0),
+    ]:
+        assert wanted in found, f"{wanted} is not among\n" + "\n".join(map(str, found))
+    kinds = [atype for atype, _, _ in found]
+    assert kinds[0] == "startup" and "setClusterParameter" in kinds and "clientMetadata" in kinds, kinds
+    (index,) = of(old_events, "createIndex")
+    assert index["param"]["indexName"] == "a_1" and index["param"]["indexBuildState"] == "IndexBuildSucceeded", index
+    refused = [event for event in of(old_events, "authCheck") if event["param"]["command"] == "insert"]
+    assert [event["result"] for event in refused] == [13] and refused[0]["param"]["ns"] == "lib.books", refused
+    assert refused[0]["users"] == [{"user": "ann", "db": "lib"}] and role in refused[0]["roles"], refused
+    assert refused[0]["remote"]["ip"] == "127.0.0.1" and refused[0]["local"]["port"] == server.port, refused
+    new = [event["atype"] for event in new_events]
+    assert new[0] == "rotateLog" and {"logout", "shutdown"} <= set(new), new
+    (rotated,) = of(new_events, "rotateLog")
+    assert rotated["param"]["logRotationStatus"]["rotatedLogPath"] == str(old), rotated
+
+
+def successes_and_filters():
+    flags = ["--auth", "--setParameter", "auditAuthorizationSuccess=true", "--auditFilter"]
+    wanted = {"atype": "authCheck", "param.command": {"$in": ["find", "insert"]}, "users.user": "root"}
+    with audited(*flags, json.dumps(wanted), name="audit.bson", form="BSON") as (server, path):
+        with connect(server) as client:
+            client.admin.command("createUser", "root", pwd=PASSWORD, roles=["root"])
+        with connect(server, "root", PASSWORD) as root:
+            root.lib.c.insert_one({"_id": 1})
+            root.lib.c.find_one()
+            root.lib.c.count_documents({})
+        found = [shape(event) for event in bson.decode_all(path.read_bytes())]
+    assert [(kind, param["command"], param["ns"], code) for kind, param, code in found] == [
+        ("authCheck", "insert", "lib.c", 0), ("authCheck", "find", "lib.c", 0),
+    ], found
+
+
+def without_it_there_are_no_commands_of_it(server):
+    with connect(server) as client:
+        for name in ("logApplicationMessage", "getAuditConfig", "setAuditConfig"):
+            command_fails(59, client.admin, name, "x")
+        command_fails(4, client.admin, "logRotate", "audit")
+
+
+def bad_flags():
+    for flags, words in [
+        (["--auditDestination", "paper"], "auditDestination"),
+        (["--auditDestination", "file"], "are required"),
+        (["--auditPath", "/tmp/x"], "without auditLog.destination"),
+        (["--auditDestination", "console", "--auditFilter", "{"], "no JSON"),
+        (["--auditDestination", "console", "--auditFilter", '{"$nonesuch": 1}'], "auditLog.filter"),
+        (["--auditDestination", "file", "--auditFormat", "JSON", "--auditPath", "/nonesuch/x"], "audit log"),
+        (["--enableEncryption"], "encrypted volume"),
+    ]:
+        with tempfile.TemporaryDirectory() as folder:
+            done = subprocess.run(
+                [find_binary(), "server", "--dbpath", folder, "--port", "0", *flags], capture_output=True, text=True, timeout=60
+            )
+        assert done.returncode != 0 and words.replace("auditDestination", "auditLog.destination") in done.stderr, (flags, done)
+
+
+def a_full_disk():
+    """What cannot be written down is not done; the file system is a small one in memory, which needs root."""
+    folder = tempfile.mkdtemp(prefix="sheaf-audit-full-")
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "sheaf", folder], capture_output=True)
+    if mounted.returncode != 0:
+        os.rmdir(folder)
+        print("  not root: no small file system, left out", flush=True)
+        return
+    try:
+        path = pathlib.Path(folder) / "audit.json"
+        with Server(args=["--auditDestination", "file", "--auditFormat", "JSON", "--auditPath", str(path)]) as server:
+            with connect(server) as client:
+                client.lib.create_collection("before")
+                (pathlib.Path(folder) / "filler").write_bytes(b"")
+                with open(pathlib.Path(folder) / "filler", "wb", buffering=0) as filler:
+                    with contextlib.suppress(OSError):
+                        while True:
+                            filler.write(b"x" * 4096)
+                # There is room for what has been taken before; then commands are refused and do nothing.
+                said = 0
+                for size in (8000, 100):
+                    for _ in range(1000):
+                        try:
+                            client.admin.command("logApplicationMessage", "x" * size)
+                            said += 1
+                        except pymongo.errors.OperationFailure as error:
+                            assert error.code == 14031, error
+                            break
+                    else:
+                        raise AssertionError("nothing was refused")
+                assert len(events(path, "applicationMessage")) == said
+                for made in range(400):
+                    try:
+                        client.lib.command("create", f"c{made}")
+                    except pymongo.errors.OperationFailure as error:
+                        assert error.code == 14031, error
+                        break
+                else:
+                    raise AssertionError("nothing was refused")
+                assert len(client.lib.list_collection_names()) == made + 1
+                assert len(events(path, "createCollection")) == made + 1
+                assert client.lib.before.count_documents({}) == 0
+                os.remove(pathlib.Path(folder) / "filler")
+                client.lib.create_collection("after")
+    finally:
+        subprocess.run(["umount", folder], check=True)
+        os.rmdir(folder)
+
+
+def nothing_secret_is_written():
+    """Secrets in every command that carries them, and in what is no such command; then the logs are searched."""
+    with audited("--auth", "--slowms", "0", "--setParameter", "auditAuthorizationSuccess=true", "-vv") as (server, path):
+        with connect(server) as client:
+            client.admin.command("createUser", "root", pwd=PASSWORD, roles=["root"])
+        root = connect(server, "root", PASSWORD)
+        root.lib.command("profile", 2)
+        lib = root.lib
+        lib.command("createUser", "ann", pwd=SECRETS[0], roles=["readWrite"])
+        lib.command("updateUser", "ann", pwd=SECRETS[1])
+        shown = []
+
+        def refused(*command, **options):
+            try:
+                lib.command(*command, **options)
+            except pymongo.errors.PyMongoError as error:
+                shown.append(str(error))
+                shown.append(str(getattr(error, "details", "")))
+
+        for name in ("createUser", "updateUser"):
+            refused(name, "ann", pwd=SECRETS[0], roles=["read"], bad=1)
+            refused(name, 7, pwd=SECRETS[0], roles=["read"])
+            refused(name, "x", pwd=[SECRETS[0]], roles=["read"])
+            refused(name, "x", pwd={"a": SECRETS[0]}, roles=["nonesuch"], mechanisms=["PLAIN"])
+            refused(name, "x", digestPassword="x", pwd=SECRETS[0], roles=["read"])
+        payload = bson.Binary(f"n,,n=ann,r={SECRETS[2]}".encode())
+        refused("saslStart", 1, mechanism="PLAIN", payload=payload)
+        refused("saslStart", 1, mechanism="SCRAM-SHA-256", payload=payload, bad=1)
+        refused("saslStart", 1, mechanism="SCRAM-SHA-256", payload=SECRETS[2])
+        refused("saslContinue", 1, conversationId=Int64(9), payload=payload)
+        refused("saslContinue", 1, conversationId=9, payload=SECRETS[2])
+        refused("authenticate", 1, mechanism="MONGODB-CR", user="ann", nonce=SECRETS[0], key=SECRETS[1])
+        refused("hello", 1, speculativeAuthenticate={"saslStart": 1, "mechanism": "SCRAM-SHA-256", "db": "lib", "payload": payload})
+        refused("hello", 1, speculativeAuthenticate={"saslStart": 1, "mechanism": "PLAIN", "payload": SECRETS[2], "x": SECRETS[1]})
+        refused("explain", {"createUser": "x", "pwd": SECRETS[0], "roles": []})
+        refused("isMaster", 1, speculativeAuthenticate={"authenticate": 1, "nonce": SECRETS[2]})
+        fails(18, lambda: connect(server, "ann", SECRETS[0], authSource="lib").lib.c.find_one())
+        with connect(server, "ann", SECRETS[1], authSource="lib") as ann:
+            try:
+                ann.lib.command("createUser", "x", pwd=SECRETS[2], roles=[])
+            except pymongo.errors.OperationFailure as error:
+                assert error.code == 13
+                shown.append(str(error.details))
+        shown += [str(entry) for entry in lib["system.profile"].find()]
+        shown += [str(entry) for entry in root.admin.aggregate([{"$currentOp": {"allUsers": True, "idleConnections": True}}])]
+        shown += root.admin.command("getLog", "global")["log"]
+        shown.append(str(lib.command("usersInfo", "ann")))
+        shown.append(server.log_path.read_text(errors="replace"))
+        shown.append(path.read_text())
+    everything = "\n".join(shown)
+    assert "createUser" in everything and "saslStart" in everything
+    encoded = [bson.json_util.dumps(bson.Binary(f"n,,n=ann,r={SECRETS[2]}".encode())).split('"')[5]]
+    for secret in SECRETS + encoded + [PASSWORD]:
+        at = everything.find(secret)
+        assert at < 0, f"{secret} is shown: {everything[max(0, at - 300) : at + 50]}"
+
+
+def redacted_logs(server):
+    """`redactClientLogData`: fields without values, also of what fails a validator."""
+    with connect(server) as client:
+        client.admin.command("setParameter", 1, redactClientLogData=True)
+        secret = SECRETS[0]
+        client.lib.create_collection("v", validator={"a": {"$type": "int"}}, validationAction="warn")
+        client.lib.command("profile", 0, slowms=-1)
+        client.lib.v.insert_one({"a": secret})
+        list(client.lib.v.find({"a": {"$in": [secret, {"b": secret}]}}))
+        fails(2, lambda: list(client.lib.v.find({"a": {"$in": secret}})))
+        cursor = client.lib.v.find({"a": {"$ne": secret + "x"}}, batch_size=1)
+        client.lib.v.insert_one({"a": 1})
+        assert len(list(cursor)) == 2
+        log = server.log_path.read_text(errors="replace")
+        assert '"a":{"$in":["###",{"b":"###"}]}' in log, log[-3000:]
+        assert secret not in log, log[max(0, log.find(secret) - 1000) : log.find(secret) + 50]
+        client.admin.command("setParameter", 1, redactClientLogData=False)
+        client.lib.command("profile", 0, slowms=100)
+
+
+CHECKS = {
+    "audit": one_of_each,
+    "audit-filter": successes_and_filters,
+    "audit-flags": bad_flags,
+    "audit-full": a_full_disk,
+    "secrets": nothing_secret_is_written,
+}
+ON_A_SERVER = [without_it_there_are_no_commands_of_it, redacted_logs]

@@ -108,8 +108,13 @@ pub trait Database: Send + Sync {
     ) -> Result<Box<dyn OutWriter>>;
 
     /// The index that tells documents apart by exactly these fields, which `$merge` needs. `_id` alone always has
-    /// one, also where there is no collection yet.
-    fn merge_index(&self, namespace: &Namespace, on: &[String]) -> Result<Option<MergeIndex>>;
+    /// one, also where there is no collection yet. It must compare strings as the pipeline does.
+    fn merge_index(
+        &self,
+        namespace: &Namespace,
+        on: &[String],
+        collator: Option<&SharedCollator>,
+    ) -> Result<Option<MergeIndex>>;
 
     /// Finds the target of `$merge`: the document whose fields equal those of `key`. Its names are the dotted
     /// paths of `on`; null also stands for a missing field.
@@ -117,6 +122,7 @@ pub trait Database: Send + Sync {
         &self,
         namespace: &Namespace,
         key: RawDoc<'_>,
+        collator: Option<&SharedCollator>,
         cx: &mut Cx<'_>,
     ) -> Result<Option<DocBuf>>;
 

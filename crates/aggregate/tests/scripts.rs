@@ -14,6 +14,7 @@ use sheaf_aggregate::{
     StatsSource,
 };
 use sheaf_bson::{DocBuf, ObjectId, RawDoc, Value, compare};
+use sheaf_collation::SharedCollator;
 use sheaf_errors::{Code, Error, Result};
 use sheaf_expr::ParseCx;
 use sheaf_query::matcher::Matcher;
@@ -114,7 +115,12 @@ impl Database for Memory {
         }))
     }
 
-    fn merge_index(&self, _namespace: &Namespace, on: &[String]) -> Result<Option<MergeIndex>> {
+    fn merge_index(
+        &self,
+        _namespace: &Namespace,
+        on: &[String],
+        _collator: Option<&SharedCollator>,
+    ) -> Result<Option<MergeIndex>> {
         let unique = on == ["_id"] || self.0.indexed.lock().unwrap().as_slice() == on;
         Ok(unique.then_some(MergeIndex { sparse: true }))
     }
@@ -123,9 +129,10 @@ impl Database for Memory {
         &self,
         namespace: &Namespace,
         key: RawDoc<'_>,
+        collator: Option<&SharedCollator>,
         _cx: &mut Cx<'_>,
     ) -> Result<Option<DocBuf>> {
-        let matcher = Matcher::parse(key, &mut ParseCx::new())?;
+        let matcher = Matcher::parse(key, &mut ParseCx::new().with_collator(collator.cloned()))?;
         Ok(self
             .documents(namespace)
             .into_iter()

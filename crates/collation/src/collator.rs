@@ -2,6 +2,7 @@
 
 use std::cmp::Ordering;
 use std::fmt;
+use std::fmt::Write as _;
 use std::hash::Hasher;
 use std::sync::Arc;
 
@@ -154,6 +155,15 @@ impl Collator {
             }
         }
     }
+}
+
+/// The bytes of a [key text](Collator::key_text), as errors and explain show them: `0x2a2c`.
+pub fn key_hex(key_text: &str) -> String {
+    let mut out = String::from("0x");
+    for byte in key_text.chars() {
+        let _ = write!(out, "{:02x}", u32::from(byte));
+    }
+    out
 }
 
 /// [`sheaf_bson::compare`] where there is no collator, [`Collator::compare_values`] where there is one.

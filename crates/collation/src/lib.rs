@@ -10,7 +10,7 @@ mod collator;
 mod locales;
 mod spec;
 
-pub use collator::{Collator, SharedCollator, compare_by, hash_by, key_of};
+pub use collator::{Collator, SharedCollator, compare_by, hash_by, key_hex, key_of};
 pub use spec::{Collation, Rules};
 
 /// The rules and data by which keys of indexes are made. It changes with the version of `icu_collator`.

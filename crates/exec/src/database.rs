@@ -394,18 +394,22 @@ impl Database for Db {
         out::begin(self, namespace, timeseries, cx)
     }
 
-    fn merge_index(&self, namespace: &Namespace, on: &[String]) -> Result<Option<MergeIndex>> {
-        if on.len() == 1 && on[0] == "_id" {
-            return Ok(Some(MergeIndex { sparse: false }));
-        }
-        let Some(collection) = self.collection(namespace) else { return Ok(None) };
+    fn merge_index(
+        &self,
+        namespace: &Namespace,
+        on: &[String],
+        collator: Option<&SharedCollator>,
+    ) -> Result<Option<MergeIndex>> {
+        let Some(collection) = self.collection(namespace) else {
+            return Ok((on.len() == 1 && on[0] == "_id").then_some(MergeIndex { sparse: false }));
+        };
         let found = collection.indexes.iter().find(|index| {
             index.ready
                 && index.unique
                 && index.partial.is_none()
                 && index.fields.len() == on.len()
                 && index.fields.iter().all(|(path, _)| on.contains(path))
-                && crate::index::compares_strings_alike(index, collection.collator.as_ref())
+                && crate::index::compares_strings_alike(index, collator)
         });
         Ok(found.map(|index| MergeIndex { sparse: index.sparse }))
     }
@@ -414,6 +418,7 @@ impl Database for Db {
         &self,
         namespace: &Namespace,
         key: RawDoc<'_>,
+        collator: Option<&SharedCollator>,
         cx: &mut Cx<'_>,
     ) -> Result<Option<DocBuf>> {
         // Documents that this very pipeline has written must be seen, so the newest state is read.
@@ -422,6 +427,7 @@ impl Database for Db {
         if key.count() == 1
             && let Some(id) = key.get("_id")
             && crate::index::clustered_by_id(&collection)
+            && collator.is_none()
             && equals_only_itself(id)
         {
             let key = collection.record_key(id)?;
@@ -432,8 +438,9 @@ impl Database for Db {
                 out.document(element.key()).append("$eq", element.value());
             }
         });
-        let matcher = Matcher::parse(filter.as_raw(), &mut ParseCx::new())?;
-        let query = Query { limit: Some(1), ..Query::filtered(matcher) };
+        let mut parse = ParseCx::new().with_collator(collator.cloned());
+        let matcher = Matcher::parse(filter.as_raw(), &mut parse)?;
+        let query = Query { limit: Some(1), collator: collator.cloned(), ..Query::filtered(matcher) };
         let mut run = find::open(&query, &collection, &Reads::at(view), cx)?;
         Ok(pull(&mut run, cx)?.then(|| DocBuf::from(run.row().document())))
     }

@@ -27,11 +27,10 @@ pub fn is_record_order(collection: &Collection, index: &Index) -> bool {
     index.kind == IndexKind::Id && clustered_by_id(collection)
 }
 
-/// Whether the index is defined to compare strings as a query does that has this collator. Of another index bounds of
-/// strings, and the order of strings, mean something else: it serves other values only. (Keys are binary so far, whatever
-/// the index's specification says, and marked as such in the catalog.)
-pub fn compares_strings_alike(_index: &Index, collator: Option<&SharedCollator>) -> bool {
-    collator.is_none()
+/// Whether the index's keys have strings as a query compares them that has this collator. Of another index bounds of
+/// strings, and the order of strings, mean something else: it serves other values only.
+pub fn compares_strings_alike(index: &Index, collator: Option<&SharedCollator>) -> bool {
+    index.collator.as_ref() == collator
 }
 
 /// The text of a key pattern in plan summaries: `{ a: 1, b: -1 }`.

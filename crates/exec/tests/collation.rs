@@ -8,7 +8,7 @@ use sheaf_exec::plan::{Query, choose};
 use sheaf_expr::ParseCx;
 use sheaf_query::matcher::Matcher;
 use sheaf_query::sort::SortPattern;
-use sheaf_storage::{Collection, CreateCollection, Engine, Options};
+use sheaf_storage::{Collection, CreateCollection, Engine, Options, Write};
 
 const GO_ON: &(dyn Fn() -> sheaf_errors::Result<()> + Sync) = &|| Ok(());
 
@@ -57,8 +57,9 @@ fn bounds_of_strings_need_the_collation_of_the_query() {
         (doc! { "a": { "$gt": "x" } }, true),
         (doc! { "a": { "$in": [1, "x"] } }, true),
         (doc! { "a": { "s": "x" } }, true),
-        (doc! { "a": { "$exists": true } }, true),
-        (doc! { "a": { "$ne": 3 } }, true),
+        (doc! { "a": { "$ne": "x" } }, true),
+        (doc! { "a": { "$exists": true } }, false),
+        (doc! { "a": { "$ne": 3 } }, false),
         (doc! { "a": 3 }, false),
         (doc! { "a": { "$gte": 1, "$lt": 5 } }, false),
     ] {
@@ -73,6 +74,40 @@ fn bounds_of_strings_need_the_collation_of_the_query() {
     // The records are in the order of bytes.
     assert_ne!(plans(&plain, None, doc! { "_id": "x" }, None), scan);
     assert_eq!(plans(&plain, german(), doc! { "_id": "x" }, None), scan);
+}
+
+#[test]
+fn an_index_of_the_same_collation_serves_strings() {
+    let folder = tempfile::tempdir().unwrap();
+    let engine = Engine::open(Options::new(folder.path())).unwrap();
+    let collation = german().unwrap().to_doc();
+    let options = doc! { "collation": &collation };
+    let id = doc! { "v": 2, "key": { "_id": 1 }, "name": "_id_", "collation": &collation };
+    let spec = CreateCollection { options, id_index: Some(id), ..CreateCollection::default() };
+    engine.create_collection("db.german", &spec, GO_ON).unwrap();
+    let index = doc! { "v": 2, "key": { "a": 1 }, "name": "a_1", "collation": &collation };
+    engine.create_indexes("db.german", &[index.as_raw()], GO_ON).unwrap();
+    let collection = engine.catalog().collection("db.german").unwrap().clone();
+    for (filter, plan) in [
+        (doc! { "a": "x" }, "IXSCAN { a: 1 }"),
+        (doc! { "a": { "$gt": { "s": "x" } } }, "IXSCAN { a: 1 }"),
+        (doc! { "a": { "$regex": "^x" } }, "IXSCAN { a: 1 }"),
+        (doc! { "_id": "x" }, "IXSCAN { _id: 1 }"),
+    ] {
+        assert_eq!(plans(&collection, german(), filter.clone(), None), [plan], "{filter:?}");
+        let text = filter.as_raw().get("a").is_some_and(|v| v.as_doc().is_some_and(|d| d.get("$regex").is_some()));
+        assert_eq!(plans(&collection, None, filter.clone(), None) == [plan], text, "{filter:?}");
+    }
+    assert_eq!(plans(&collection, german(), DocBuf::new(), Some(doc! { "a": -1 })), ["IXSCAN { a: 1 }"]);
+    assert_eq!(plans(&collection, None, DocBuf::new(), Some(doc! { "a": -1 })), ["COLLSCAN"]);
+    // `_id` is unique by the collation.
+    let mut unit = engine.write(GO_ON);
+    let collection = unit.collection("db.german").unwrap().unwrap();
+    unit.insert(&collection, doc! { "_id": "x", "a": "y" }.as_raw()).unwrap();
+    let error = unit.insert(&collection, doc! { "_id": "X" }.as_raw()).unwrap_err();
+    assert_eq!(error.code(), sheaf_errors::Code::DUPLICATE_KEY);
+    assert!(error.message().contains("index: _id_ collation: { locale: \"de\","), "{error}");
+    assert!(error.message().contains("dup key: { _id: \"0x"), "{error}");
 }
 
 #[test]

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use sheaf_bson::{Bump, DocBuf, OwnedValue, RawDoc, Value, doc};
+use sheaf_collation::{Collator, SharedCollator};
 use sheaf_exec::plan::query::Hint;
 use sheaf_exec::plan::{PlanNode, Query, choose};
 use sheaf_exec::run::{Executor, Reads};
@@ -15,6 +16,20 @@ use sheaf_query::matcher::Matcher;
 use sheaf_query::sort::SortPattern;
 use sheaf_rows::{Cx, Limits, Operator, pull};
 use sheaf_storage::{Collection, CreateCollection, Engine, Options, Write};
+
+fn german() -> DocBuf {
+    doc! { "locale": "de", "strength": 2 }
+}
+
+fn caseless() -> DocBuf {
+    doc! { "locale": "en", "strength": 1 }
+}
+
+/// How a random query compares strings.
+fn collation() -> impl Strategy<Value = Option<SharedCollator>> {
+    let collator = |spec: DocBuf| Collator::parse(spec.as_raw()).unwrap();
+    prop_oneof![2 => Just(None), 1 => Just(collator(german())), 1 => Just(collator(caseless()))]
+}
 
 /// Every index that a random query may use.
 fn indexes() -> Vec<DocBuf> {
@@ -31,6 +46,12 @@ fn indexes() -> Vec<DocBuf> {
             .with("partialFilterExpression", &doc! { "a": { "$gt": 1 } }),
         index("all", doc! { "$**": 1 }),
         index("a_collated", doc! { "a": 1, "b": 1 }).with("collation", &doc! { "locale": "de" }),
+        index("a_b_german", doc! { "a": 1, "b": -1 }).with("collation", &german()),
+        index("cd_caseless", doc! { "c.d": -1, "b": 1 }).with("collation", &caseless()),
+        index("all_german", doc! { "$**": 1 }).with("collation", &german()),
+        index("b_partial_german", doc! { "b": 1 })
+            .with("collation", &german())
+            .with("partialFilterExpression", &doc! { "b": { "$gte": "x" } }),
     ]
 }
 
@@ -39,7 +60,9 @@ fn scalar() -> impl Strategy<Value = OwnedValue> {
         6 => (0..5i32).prop_map(|n| Value::Int32(n).into()),
         1 => (0..5i64).prop_map(|n| Value::Int64(n).into()),
         1 => prop_oneof![Just(0.5), Just(2.0), Just(f64::NAN), Just(-0.0)].prop_map(|n| Value::Double(n).into()),
-        2 => prop_oneof![Just("x"), Just("y"), Just("xy"), Just("")].prop_map(|s| Value::String(s).into()),
+        3 => prop_oneof![Just("x"), Just("y"), Just("xy"), Just(""), Just("X"), Just("Xy"), Just("ý"), Just("Ý")]
+            .prop_map(|s| Value::String(s).into()),
+        1 => prop_oneof![Just("x"), Just("X")].prop_map(|s| Value::Document(doc! { "s": s }.as_raw()).into()),
         1 => Just(Value::Null.into()),
         1 => any::<bool>().prop_map(|b| Value::Bool(b).into()),
         1 => Just(Value::MinKey.into()),
@@ -253,7 +276,7 @@ fn compare_all() {
     let numbers = std::cell::Cell::new(0);
     let cases = std::env::var("PROPTEST_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(60);
     let mut runner = TestRunner::new(Config { cases, failure_persistence: None, ..Config::default() });
-    let strategy = (prop::collection::vec(document(), 0..25), prop::collection::vec((filter(), sort()), 30));
+    let strategy = (prop::collection::vec(document(), 0..25), prop::collection::vec((filter(), sort(), collation()), 30));
     let outcome = runner.run(&strategy, |(docs, queries)| {
         numbers.set(numbers.get() + 1);
         let namespace = format!("test.c{}", numbers.get());
@@ -263,17 +286,18 @@ fn compare_all() {
         let go_on = || Ok(());
         let (reads, mut cx) = (Reads::at(view.clone()), Cx::new(Limits::default(), &go_on));
         let docs = stored(&collection, &reads, &mut cx);
-        for (filter, sort) in queries {
-            let matcher = Matcher::parse(filter.as_raw(), &mut ParseCx::new()).unwrap();
+        for (filter, sort, collator) in queries {
+            let mut parse = ParseCx::new().with_collator(collator.clone());
+            let matcher = Matcher::parse(filter.as_raw(), &mut parse).unwrap();
             let arena = Bump::new();
             let expected: BTreeSet<i64> = docs
                 .iter()
                 .filter(|doc| matcher.matches(doc.as_raw(), &Env::new(&arena)).unwrap())
                 .map(|doc| doc.as_raw().get("_id").unwrap().as_exact_i64().unwrap())
                 .collect();
-            let mut query = Query::filtered(matcher);
+            let mut query = Query { collator: collator.clone(), ..Query::filtered(matcher) };
             if let Some(sort) = &sort {
-                let pattern = SortPattern::parse(sort.as_raw()).unwrap();
+                let pattern = SortPattern::parse(sort.as_raw()).unwrap().with_collator(collator.as_ref());
                 // Parallel arrays cannot be sorted by, with any plan.
                 if docs
                     .iter()
@@ -289,7 +313,7 @@ fn compare_all() {
             }
             for index in &collection.indexes {
                 // A hint on a sparse or partial index gives what is in it, and may give less.
-                if index.sparse || index.partial.is_some() || index.name == "all" {
+                if index.sparse || index.partial.is_some() || index.name.starts_with("all") {
                     continue;
                 }
                 let hinted = Query { hint: Hint::Name(index.name.clone()), ..query.clone() };

@@ -7,7 +7,7 @@ use sheaf_aggregate::{
 };
 use sheaf_bson::{ArrayBuf, DocBuf, ObjectId, RawDoc, Value, doc};
 use sheaf_cluster::{GoOn, Sharded, first_batch};
-use sheaf_collation::SharedCollator;
+use sheaf_collation::{Collator, SharedCollator};
 use sheaf_errors::{Code, Error, Result, bail};
 use sheaf_rows::{BoxOperator, Cx};
 use sheaf_timeseries::TimeseriesOptions;
@@ -220,11 +220,17 @@ impl Database for ClusterDatabase {
         out::begin(&self.link, target, timeseries.is_some(), self.bypass_validation, cx)
     }
 
-    fn merge_index(&self, namespace: &Namespace, on: &[String]) -> Result<Option<MergeIndex>> {
-        if on.len() == 1 && on[0] == "_id" {
+    fn merge_index(
+        &self,
+        namespace: &Namespace,
+        on: &[String],
+        collator: Option<&SharedCollator>,
+    ) -> Result<Option<MergeIndex>> {
+        if collator.is_none() && on.len() == 1 && on[0] == "_id" {
             return Ok(Some(MergeIndex { sparse: false }));
         }
-        if let Some(key) = self.link.shard_key(namespace, &|| Ok(()))?
+        if collator.is_none()
+            && let Some(key) = self.link.shard_key(namespace, &|| Ok(()))?
             && on.iter().any(|path| path == "_id")
             && on.iter().all(|path| path == "_id" || key.contains(path))
             && key.iter().all(|field| on.contains(field))
@@ -235,12 +241,18 @@ impl Database for ClusterDatabase {
         let command = doc! { "listIndexes": &*namespace.collection, "cursor": { "batchSize": 1000 } };
         let indexes = match self.ask_one(namespace, None, &command, false, &|| Ok(())) {
             Ok(reply) => first_batch(reply.as_raw()),
-            Err(error) if error.code() == Code::NAMESPACE_NOT_FOUND => return Ok(None),
+            Err(error) if error.code() == Code::NAMESPACE_NOT_FOUND => {
+                return Ok((on.len() == 1 && on[0] == "_id").then_some(MergeIndex { sparse: false }));
+            }
             Err(error) => return Err(error),
         };
         let fits = |index: &RawDoc<'_>| {
             let key = index.get("key").and_then(|key| key.as_doc()).unwrap_or(RawDoc::EMPTY);
-            index.get("unique").is_some_and(|unique| unique.truthy())
+            let unique = index.get("unique").is_some_and(|unique| unique.truthy());
+            let own = index.get("collation").and_then(|collation| collation.as_doc());
+            let own = own.and_then(|collation| Collator::parse(collation).ok().flatten());
+            (unique || index.get("name").and_then(|name| name.as_str()) == Some("_id_"))
+                && own.as_ref() == collator
                 && index.get("partialFilterExpression").is_none()
                 && key.count() == on.len()
                 && key.iter().all(|field| on.iter().any(|path| path == field.key()))
@@ -254,6 +266,7 @@ impl Database for ClusterDatabase {
         &self,
         namespace: &Namespace,
         key: RawDoc<'_>,
+        collator: Option<&SharedCollator>,
         cx: &mut Cx<'_>,
     ) -> Result<Option<DocBuf>> {
         let filter = DocBuf::build(|out| {
@@ -262,7 +275,7 @@ impl Database for ClusterDatabase {
             }
         });
         let stages = ArrayBuf::of(&[doc! { "$match": filter.as_raw() }, doc! { "$limit": 1i64 }]);
-        let mut parse = sheaf_expr::ParseCx::new();
+        let mut parse = sheaf_expr::ParseCx::new().with_collator(collator.cloned());
         let pipeline = Arc::new(Pipeline::parse(stages.as_raw(), namespace, &mut parse)?);
         let mut run = self.run(namespace, &pipeline, cx)?;
         Ok(sheaf_rows::pull(&mut run, cx)?.then(|| DocBuf::from(run.row().document())))

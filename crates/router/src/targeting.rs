@@ -182,7 +182,7 @@ impl Bounded<'_> {
         narrows.then(|| self.pattern.ranges_of(&bounds))
     }
 
-    fn of_part(&self, part: &MatchExpr, path: &str, traits: FieldTraits) -> Option<Intervals> {
+    fn of_part(&self, part: &MatchExpr, path: &str, traits: FieldTraits<'_>) -> Option<Intervals> {
         let intervals = match part {
             MatchExpr::Leaf(leaf) if leaf.path.dotted() == path => self.of_test(&leaf.test, traits)?,
             MatchExpr::Not(negated) => match &**negated {
@@ -194,7 +194,7 @@ impl Bounded<'_> {
         (self.alike || !may_hold_strings(&intervals)).then_some(intervals)
     }
 
-    fn of_test(&self, test: &Test, traits: FieldTraits) -> Option<Intervals> {
+    fn of_test(&self, test: &Test, traits: FieldTraits<'_>) -> Option<Intervals> {
         let (intervals, _) = test_bounds(test, traits)?;
         // Null matches undefined as well, whose hash is another.
         let is_null = |of: &sheaf_exec::bounds::Interval| of.low.as_value().is_nullish();

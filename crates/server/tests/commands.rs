@@ -111,6 +111,9 @@ impl Script {
                     self.cursor = id;
                     masked.append("id", "<cursor>");
                 }
+                Value::Int32(_) if field.key() == "optimizationTimeMillis" => {
+                    masked.append(field.key(), "<time>");
+                }
                 value => {
                     masked.append(field.key(), self.masked(value).as_value());
                 }

@@ -12,7 +12,7 @@ use sheaf_errors::{Code, Error, Result};
 use uuid::Uuid;
 
 use crate::critical::{impossible, must};
-use crate::index::{Index, IndexKind, check_keys, id_index_spec, index_entries};
+use crate::index::{Index, IndexKind, KeysBy, id_index_spec, index_entries};
 use crate::keys::put_id_key;
 use crate::locks::Gate;
 use crate::oplog::{uuid_value, value_uuid};
@@ -395,7 +395,7 @@ impl Collection {
         let mut indexes = Vec::new();
         for entry in doc.get("indexes").and_then(|v| v.as_array()).ok_or_else(broken)?.values() {
             let entry = entry.as_doc().ok_or_else(broken)?;
-            check_keys(&namespace, entry)?;
+            let keys = KeysBy::read(&namespace, entry)?;
             let spec = entry.get("spec").and_then(|v| v.as_doc()).ok_or_else(broken)?;
             let ident = entry
                 .get("ident")
@@ -403,7 +403,7 @@ impl Collection {
                 .and_then(|n| u32::try_from(n).ok())
                 .ok_or_else(broken)?;
             let ready = entry.get("ready").is_some_and(|v| v.truthy());
-            let mut index = Index::from_spec(spec, ident, ready, masks(ident)?)?;
+            let mut index = Index::with_keys(keys, spec, ident, ready, masks(ident)?)?;
             index.replaces = entry.get("replaces").is_some_and(|v| v.truthy());
             mark_id_index(&mut index, capped);
             indexes.push(Arc::new(index));
@@ -413,12 +413,13 @@ impl Collection {
     }
 }
 
-/// The `_id` index has no entries of its own, except in a capped collection.
+/// The `_id` index has no entries of its own, except in a capped collection and where a collation makes more `_id`s equal than
+/// the records' own order does.
 pub(crate) fn mark_id_index(index: &mut Index, capped: bool) {
     let on_id = index.fields.len() == 1 && index.fields[0].0 == "_id" && index.kind == IndexKind::Btree;
     if on_id && (index.name == "_id_" || index.spec.as_raw().get("clustered").is_some()) {
         index.unique = true;
-        if !capped {
+        if !capped && index.collator.is_none() {
             index.kind = IndexKind::Id;
         }
     }

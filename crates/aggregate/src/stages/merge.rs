@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use sheaf_bson::{Bump, DocBuf, OwnedValue, RawDoc, Type, Value, compare};
+use sheaf_collation::SharedCollator;
 use sheaf_errors::{Code, Error, Result, bail};
 use sheaf_expr::{Deps, Expr, FieldPath, ParseCx, Slot};
 use sheaf_query::update::{ApplyCx, Update};
@@ -32,6 +33,7 @@ pub struct Merge {
     when_matched: WhenMatched,
     when_not_matched: WhenNotMatched,
     variables: Vec<(Slot, Expr)>,
+    collator: Option<SharedCollator>,
 }
 
 #[derive(Debug)]
@@ -91,7 +93,8 @@ pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<Sha
     check_target(&target)?;
     let (variables, when_matched) = parse_matched(matched, variables, &target, cx)?;
     check_modes(&when_matched, not_matched)?;
-    let stage = Merge { target, on, when_matched, when_not_matched: not_matched, variables };
+    let collator = cx.expr.collator().cloned();
+    let stage = Merge { target, on, when_matched, when_not_matched: not_matched, variables, collator };
     Ok(vec![Arc::new(stage)])
 }
 
@@ -320,7 +323,8 @@ impl MergeRun {
 impl Operator for MergeRun {
     fn work(&mut self, cx: &mut Cx<'_>) -> Result<Step> {
         let Some(index) = self.index else {
-            self.index = self.database.merge_index(&self.stage.target, &self.stage.on)?;
+            let Merge { target, on, collator, .. } = &*self.stage;
+            self.index = self.database.merge_index(target, on, collator.as_ref())?;
             if self.index.is_none() {
                 bail!(51183, "Cannot find index to verify that join fields will be unique");
             }
@@ -412,7 +416,7 @@ impl Merge {
         loop {
             let old = match self.when_matched {
                 WhenMatched::Fail => None,
-                _ => database.find_merge_target(&self.target, key.as_raw(), cx)?,
+                _ => database.find_merge_target(&self.target, key.as_raw(), self.collator.as_ref(), cx)?,
             };
             let done = match old {
                 Some(old) => self.write_matched(&old, &document, database, cx)?,
@@ -477,7 +481,7 @@ impl Merge {
             {
                 // Somebody inserted it just now: then it is matched in the next round, unless the duplicate is of
                 // another index.
-                match database.find_merge_target(&self.target, key.as_raw(), cx)? {
+                match database.find_merge_target(&self.target, key.as_raw(), self.collator.as_ref(), cx)? {
                     Some(_) => Ok(false),
                     None => Err(error),
                 }

@@ -6,6 +6,7 @@ use sheaf_aggregate::{
     Database, MergeIndex, MergeWrite, Namespace, OutWriter, Pipeline, Probe, SharedDatabase, StatsSource,
 };
 use sheaf_bson::{DocBuf, ObjectId, RawDoc};
+use sheaf_collation::SharedCollator;
 use sheaf_errors::{Code, Error, Result};
 use sheaf_rows::{BoxOperator, Cx};
 
@@ -50,13 +51,19 @@ impl Database for Nowhere {
     ) -> Result<Box<dyn OutWriter>> {
         Err(Error::new(Code::NAMESPACE_NOT_FOUND, namespace.to_string()))
     }
-    fn merge_index(&self, _namespace: &Namespace, _on: &[String]) -> Result<Option<MergeIndex>> {
+    fn merge_index(
+        &self,
+        _namespace: &Namespace,
+        _on: &[String],
+        _collator: Option<&SharedCollator>,
+    ) -> Result<Option<MergeIndex>> {
         Ok(None)
     }
     fn find_merge_target(
         &self,
         _namespace: &Namespace,
         _key: RawDoc<'_>,
+        _collator: Option<&SharedCollator>,
         _cx: &mut Cx<'_>,
     ) -> Result<Option<DocBuf>> {
         Ok(None)

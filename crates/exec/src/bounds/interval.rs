@@ -4,6 +4,7 @@ use std::cmp::Ordering;
 use std::fmt;
 
 use sheaf_bson::{OwnedValue, Value, compare};
+use sheaf_collation::key_hex;
 
 use sheaf_bson::value_text;
 
@@ -81,16 +82,28 @@ impl Interval {
     }
 }
 
+impl Interval {
+    /// As explain shows it, from its upper end on if it is walked downwards; of collated strings the key's bytes.
+    pub fn text(&self, reversed: bool, collated: bool) -> String {
+        let (low, high) = ((&self.low, self.low_in), (&self.high, self.high_in));
+        let (first, last) = if reversed { (high, low) } else { (low, high) };
+        let end = |value: &OwnedValue| match value.as_value() {
+            Value::String(key) if collated => format!("CollationKey({})", key_hex(key)),
+            value => value_text(value),
+        };
+        format!(
+            "{}{}, {}{}",
+            if first.1 { '[' } else { '(' },
+            end(first.0),
+            end(last.0),
+            if last.1 { ']' } else { ')' }
+        )
+    }
+}
+
 impl fmt::Display for Interval {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{}{}, {}{}",
-            if self.low_in { '[' } else { '(' },
-            value_text(self.low.as_value()),
-            value_text(self.high.as_value()),
-            if self.high_in { ']' } else { ')' }
-        )
+        f.write_str(&self.text(false, false))
     }
 }
 

@@ -70,28 +70,19 @@ impl IndexBounds {
     }
 
     /// Writes explain's `indexBounds`; a backward scan shows the intervals as it walks them.
-    pub fn write(&self, out: &mut DocWriter<'_, Vec<u8>>, backward: bool) {
+    /// `collated`: its strings are keys by a collation.
+    pub fn write(&self, out: &mut DocWriter<'_, Vec<u8>>, backward: bool, collated: bool) {
         for field in &self.fields {
             let mut list = out.array(&field.path);
             if field.descending != backward {
                 for interval in field.intervals.iter().rev() {
-                    list.push(reversed_text(interval).as_str());
+                    list.push(interval.text(true, collated).as_str());
                 }
             } else {
                 for interval in field.intervals.iter() {
-                    list.push(interval.to_string().as_str());
+                    list.push(interval.text(false, collated).as_str());
                 }
             }
         }
     }
-}
-
-fn reversed_text(interval: &Interval) -> String {
-    format!(
-        "{}{}, {}{}",
-        if interval.high_in { '[' } else { '(' },
-        sheaf_bson::value_text(interval.high.as_value()),
-        sheaf_bson::value_text(interval.low.as_value()),
-        if interval.low_in { ']' } else { ')' }
-    )
 }

@@ -1,13 +1,14 @@
 //! The intervals of one condition on one indexed field.
 
-use sheaf_bson::{Binary, CodeWithScope, DbPointer, ObjectId, RawDoc, Regex as RegexValue, Timestamp, Value};
+use sheaf_bson::{Binary, Bump, CodeWithScope, DbPointer, ObjectId, OwnedValue, RawDoc, Regex as RegexValue, Timestamp, Value};
+use sheaf_collation::Collator;
 use sheaf_query::matcher::{CompareOp, InList, MatchExpr, Regex, Test, TypeSet};
 
 use super::{Interval, Intervals, Tightness};
 
 /// What the builder must know about the field.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct FieldTraits {
+pub struct FieldTraits<'i> {
     /// The index keeps a hash of the value.
     pub hashed: bool,
     /// Some document has an array on the field's path.
@@ -16,15 +17,47 @@ pub struct FieldTraits {
     pub sparse: bool,
     /// The path has a numeric name, which a filter also reads as a position.
     pub numeric_path: bool,
+    /// By which strings stand in the keys: those of bounds are brought into the same form. Whoever compares strings otherwise
+    /// does not ask for bounds of a test that [`compares_strings`].
+    pub collator: Option<&'i Collator>,
+}
+
+impl FieldTraits<'_> {
+    /// A value as it stands in keys.
+    fn in_keys<'a>(&self, value: Value<'a>, arena: &'a Bump) -> Value<'a> {
+        self.collator.map_or(value, |collator| collator.key(value, arena))
+    }
+}
+
+/// Whether a value is a string, or may hold some.
+pub fn is_collatable(value: Value<'_>) -> bool {
+    matches!(value, Value::String(_) | Value::Symbol(_) | Value::Document(_) | Value::Array(_))
+}
+
+/// Whether a test compares with strings, or with what may hold some.
+pub fn compares_strings(test: &Test) -> bool {
+    match test {
+        Test::Compare { operand, .. } => is_collatable(operand.as_value()),
+        Test::In(list) => list.values.iter().any(|value| is_collatable(value.as_value())),
+        Test::ElemMatchValue(inner) => compares_strings_within(inner),
+        _ => false,
+    }
+}
+
+fn compares_strings_within(expr: &MatchExpr) -> bool {
+    match expr {
+        MatchExpr::Leaf(leaf) => compares_strings(&leaf.test),
+        _ => expr.children().iter().any(compares_strings_within),
+    }
 }
 
 /// Intervals and how tight they are.
 pub type Bounds = (Intervals, Tightness);
 
 /// The intervals that hold every value for which the test passes; `None` if the index cannot serve it.
-pub fn test_bounds(test: &Test, field: FieldTraits) -> Option<Bounds> {
+pub fn test_bounds(test: &Test, field: FieldTraits<'_>) -> Option<Bounds> {
     if field.hashed {
-        return hashed_bounds(test);
+        return hashed_bounds(test, field);
     }
     let (intervals, tightness) = match test {
         Test::Compare { op, operand } => compare_bounds(*op, operand.as_value(), field)?,
@@ -35,7 +68,7 @@ pub fn test_bounds(test: &Test, field: FieldTraits) -> Option<Bounds> {
         }
         Test::Type(types) => type_bounds(types),
         Test::Mod { .. } => (all_numbers(), Tightness::Covered),
-        Test::Regex(regex) => regex_bounds(regex),
+        Test::Regex(regex) => regex_bounds(regex, field),
         Test::ElemMatchValue(inner) => (element_bounds(inner, field)?, Tightness::Fetch),
         Test::Size(_) | Test::Bits { .. } | Test::ElemMatchObject(_) | Test::Geo(_) | Test::Near(_) => {
             return None;
@@ -49,7 +82,7 @@ pub fn test_bounds(test: &Test, field: FieldTraits) -> Option<Bounds> {
 }
 
 /// The intervals of a negated test.
-pub fn negated_bounds(test: &Test, field: FieldTraits) -> Option<Bounds> {
+pub fn negated_bounds(test: &Test, field: FieldTraits<'_>) -> Option<Bounds> {
     if field.hashed {
         return None;
     }
@@ -84,7 +117,9 @@ pub fn negated_bounds(test: &Test, field: FieldTraits) -> Option<Bounds> {
             if list.has_null && field.multikey {
                 return None;
             }
-            let points = list.values.iter().map(|v| Interval::point(v.as_value())).collect();
+            let arena = Bump::new();
+            let point = |v: &OwnedValue| Interval::point(field.in_keys(v.as_value(), &arena));
+            let points = list.values.iter().map(point).collect();
             let tight = negated_tightness(Tightness::Exact, field);
             Some((Intervals::from_unsorted(points).complement(), tight))
         }
@@ -92,7 +127,7 @@ pub fn negated_bounds(test: &Test, field: FieldTraits) -> Option<Bounds> {
     }
 }
 
-fn negated_tightness(tight: Tightness, field: FieldTraits) -> Tightness {
+fn negated_tightness(tight: Tightness, field: FieldTraits<'_>) -> Tightness {
     if field.multikey || field.numeric_path || tight != Tightness::Exact {
         Tightness::Fetch
     } else {
@@ -101,7 +136,7 @@ fn negated_tightness(tight: Tightness, field: FieldTraits) -> Tightness {
 }
 
 /// Inside `$elemMatch` all conditions hold for one element, so that their intervals may be intersected.
-fn element_bounds(inner: &MatchExpr, field: FieldTraits) -> Option<Intervals> {
+fn element_bounds(inner: &MatchExpr, field: FieldTraits<'_>) -> Option<Intervals> {
     let field = FieldTraits { sparse: false, ..field };
     match inner {
         MatchExpr::Leaf(leaf) => Some(test_bounds(&leaf.test, field)?.0),
@@ -125,10 +160,11 @@ fn element_bounds(inner: &MatchExpr, field: FieldTraits) -> Option<Intervals> {
     }
 }
 
-fn hashed_bounds(test: &Test) -> Option<Bounds> {
+fn hashed_bounds(test: &Test, field: FieldTraits<'_>) -> Option<Bounds> {
+    let arena = Bump::new();
     let point = |value: Value<'_>| -> Option<Interval> {
         // Arrays are never in a hashed index; the scan hashes the point itself.
-        (!matches!(value, Value::Array(_))).then(|| Interval::point(value))
+        (!matches!(value, Value::Array(_))).then(|| Interval::point(field.in_keys(value, &arena)))
     };
     match test {
         Test::Compare { op: CompareOp::Eq, operand } => {
@@ -149,7 +185,7 @@ fn null_points() -> Intervals {
     Intervals::from_unsorted(vec![Interval::point(Value::Undefined), Interval::point(Value::Null)])
 }
 
-fn compare_bounds(op: CompareOp, operand: Value<'_>, field: FieldTraits) -> Option<Bounds> {
+fn compare_bounds(op: CompareOp, operand: Value<'_>, field: FieldTraits<'_>) -> Option<Bounds> {
     use CompareOp::{Eq, Gt, Gte, Lt, Lte};
     if operand.is_nullish() {
         return match op {
@@ -158,6 +194,8 @@ fn compare_bounds(op: CompareOp, operand: Value<'_>, field: FieldTraits) -> Opti
             _ => Some((null_points(), Tightness::Fetch)),
         };
     }
+    let arena = Bump::new();
+    let operand = field.in_keys(operand, &arena);
     if let Value::Array(array) = operand {
         return Some(match op {
             Eq => (array_equality(array), Tightness::Fetch),
@@ -207,7 +245,7 @@ fn array_equality(array: RawDoc<'_>) -> Intervals {
     Intervals::from_unsorted(vec![Interval::point(first), Interval::point(Value::Array(array))])
 }
 
-fn in_bounds(list: &InList, field: FieldTraits) -> Option<Bounds> {
+fn in_bounds(list: &InList, field: FieldTraits<'_>) -> Option<Bounds> {
     let mut intervals = Vec::new();
     let mut tightness = Tightness::Exact;
     for value in &list.values {
@@ -216,16 +254,21 @@ fn in_bounds(list: &InList, field: FieldTraits) -> Option<Bounds> {
         tightness = tightness.max(tight);
     }
     for regex in &list.regexes {
-        let (found, tight) = regex_bounds(regex);
+        let (found, tight) = regex_bounds(regex, field);
         intervals.extend(found.iter().cloned());
         tightness = tightness.max(tight);
     }
     Some((Intervals::from_unsorted(intervals), tightness))
 }
 
-fn regex_bounds(regex: &Regex) -> Bounds {
+fn regex_bounds(regex: &Regex, field: FieldTraits<'_>) -> Bounds {
     let literal = Value::Regex(RegexValue { pattern: regex.pattern(), options: regex.options() });
     let itself = Interval::point(literal);
+    let strings = || Interval::new(Value::String(""), true, Value::Document(RawDoc::EMPTY), false);
+    if field.collator.is_some() {
+        // Keys that are not the text say nothing of it.
+        return (Intervals::from_unsorted(vec![strings(), itself]), Tightness::Fetch);
+    }
     let (text, tightness) = match regex.prefix() {
         Some((text, exact)) => {
             let tight = if exact { Tightness::Exact } else { Tightness::Covered };
@@ -235,10 +278,7 @@ fn regex_bounds(regex: &Regex) -> Bounds {
                 None => (Interval::new(low, true, Value::Document(RawDoc::EMPTY), false), tight),
             }
         }
-        None => (
-            Interval::new(Value::String(""), true, Value::Document(RawDoc::EMPTY), false),
-            Tightness::Covered,
-        ),
+        None => (strings(), Tightness::Covered),
     };
     (Intervals::from_unsorted(vec![text, itself]), tightness)
 }

@@ -9,7 +9,7 @@ use sheaf_geo::Indexing;
 use sheaf_query::matcher::{MatchExpr, Matcher, Test};
 use sheaf_storage::{Index, IndexKind};
 
-use crate::bounds::predicate::{FieldTraits, negated_bounds, test_bounds};
+use crate::bounds::predicate::{FieldTraits, compares_strings, negated_bounds, test_bounds};
 use crate::bounds::{FieldBounds, IndexBounds, Interval, Intervals, Tightness, implication};
 
 /// One conjunct of a filter, brought down to a path.
@@ -67,10 +67,11 @@ pub fn eligible(index: &Index, expr: &MatchExpr) -> bool {
     }
     match &index.partial {
         None => true,
-        Some(filter) => match Matcher::parse(filter.as_raw(), &mut ParseCx::new()) {
-            Ok(filter) => implication::implies(expr, filter.root()),
-            Err(_) => false,
-        },
+        Some(filter) => {
+            let mut cx = ParseCx::new().with_collator(index.collator.clone());
+            Matcher::parse(filter.as_raw(), &mut cx)
+                .is_ok_and(|filter| implication::implies(expr, filter.root()))
+        }
     }
 }
 
@@ -187,6 +188,7 @@ fn bound(
             multikey: prefix > 0,
             sparse: index.sparse || index.kind == IndexKind::Wildcard,
             numeric_path: path.split('.').any(|part| part.bytes().all(|b| b.is_ascii_digit())),
+            collator: index.collator.as_deref(),
         };
         if let Some(indexing) = index.indexing() {
             if let Some(found) = geo_bounds(index, indexing, at, path, predicates) {
@@ -212,12 +214,12 @@ fn bound(
         let candidates: Vec<(&Predicate<'_>, Intervals, Tightness)> = predicates
             .iter()
             .filter(|p| p.path == *path && (!is_wild || super::wildcard::can_serve(p.test, p.negated)))
+            .filter(|p| alike || !compares_strings(p.test))
             .filter_map(|p| {
                 let found =
                     if p.negated { negated_bounds(p.test, traits) } else { test_bounds(p.test, traits) };
                 found.map(|(intervals, tight)| (p, intervals, tight))
             })
-            .filter(|(_, intervals, _)| alike || !(traits.hashed || may_hold_strings(intervals)))
             .collect();
         let intervals = choose(candidates, path, prefix, &used, &mut served);
         if at == 0 && intervals.is_none() {

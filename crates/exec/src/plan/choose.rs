@@ -97,7 +97,8 @@ fn distinct_scan(query: &Query, collection: &Arc<Collection>) -> Result<Option<P
                     && found.bounds.fields[1..].iter().all(|field| field.intervals.is_all())
             })
         };
-        let Some(found) = found else { continue };
+        // What is given are the keys' values.
+        let Some(found) = found.filter(|found| gives_value(found, key)) else { continue };
         let scan = PlanNode::DistinctScan(Scan {
             index: found.index.clone(),
             fields: found.fields.clone(),
@@ -126,8 +127,9 @@ fn ordinary(query: &Query, collection: &Arc<Collection>) -> Result<Vec<PlanNode>
     if filter.expr().has_text() {
         return Ok(vec![super::text::plan(query, collection, &filter)?]);
     }
-    let hinted = query.hint.index(collection)?;
-    let keys = key_range(hinted.as_ref(), query.min.as_ref(), query.max.as_ref())?;
+    let hinted = query.hint.index(collection, query.collator.as_ref())?;
+    let range = (query.min.as_ref(), query.max.as_ref());
+    let keys = key_range(hinted.as_ref(), query.collator.as_ref(), range)?;
     if matches!(filter.expr(), MatchExpr::AlwaysFalse) {
         return Ok(vec![PlanNode::Eof]);
     }
@@ -403,9 +405,16 @@ fn covers(query: &Query, found: &IndexUse) -> bool {
         return false;
     }
     match query.needed_paths() {
-        Some(paths) => paths.iter().all(|path| found.fields.iter().any(|(field, _)| field == path)),
+        Some(paths) => paths.iter().all(|path| gives_value(found, path)),
         None => false,
     }
+}
+
+/// Whether the keys hold this field's values themselves: collated strings are not the text.
+fn gives_value(found: &IndexUse, path: &str) -> bool {
+    let texts = found.index.collator.is_none();
+    let own = |field: &FieldBounds| field.path == path && (texts || !may_hold_strings(&field.intervals));
+    found.bounds.fields.iter().any(own)
 }
 
 /// For each combination of points on the leading fields one scan, merged: `{a: {$in: [1, 2]}}` sorted by `b`

@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 
-use sheaf_bson::{DocBuf, Element, RawDoc, Value, compare};
+use sheaf_bson::{Bump, DocBuf, Element, RawDoc, Value, compare};
+use sheaf_collation::SharedCollator;
 use sheaf_errors::{Code, Result, bail};
 use sheaf_storage::{Collection, Index};
 
 use super::query::Hint;
-use crate::index::key_pattern;
+use crate::bounds::predicate::is_collatable;
+use crate::index::{compares_strings_alike, key_pattern};
 
 impl Hint {
     /// Reads a command's `hint`.
@@ -38,12 +40,17 @@ impl Hint {
         }
     }
 
-    /// The index that the hint names.
+    /// The index that the hint names. Of several with one key pattern it is the one that compares strings as the query does.
     ///
     /// Errors: `BadValue` if there is none.
-    pub fn index(&self, collection: &Collection) -> Result<Option<Arc<Index>>> {
+    pub fn index(
+        &self,
+        collection: &Collection,
+        collator: Option<&SharedCollator>,
+    ) -> Result<Option<Arc<Index>>> {
         let found = |test: &dyn Fn(&Index) -> bool| {
-            collection.indexes.iter().find(|index| index.ready && !index.hidden && test(index)).cloned()
+            let named = || collection.indexes.iter().filter(|index| index.ready && !index.hidden && test(index));
+            named().find(|index| compares_strings_alike(index, collator)).or_else(|| named().next()).cloned()
         };
         let index = match self {
             Hint::None | Hint::Natural(_) => return Ok(None),
@@ -72,8 +79,8 @@ fn compare_patterns(pattern: RawDoc<'_>, hint: RawDoc<'_>) -> bool {
 /// Errors: 51173 to 51176, `BadValue`.
 pub fn key_range(
     index: Option<&Arc<Index>>,
-    min: Option<&DocBuf>,
-    max: Option<&DocBuf>,
+    collator: Option<&SharedCollator>,
+    (min, max): (Option<&DocBuf>, Option<&DocBuf>),
 ) -> Result<Option<(Option<DocBuf>, Option<DocBuf>)>> {
     if min.is_none() && max.is_none() {
         return Ok(None);
@@ -84,14 +91,19 @@ pub fn key_range(
     let arrange = |doc: &DocBuf| -> Result<DocBuf> {
         let pattern = key_pattern(index);
         let given = doc.as_raw();
-        let fits =
-            given.count() == pattern.count() && pattern.iter().zip(given).all(|(a, b)| a.key() == b.key());
+        // Where strings stand in another order than the query's, none can be a bound.
+        let alike = compares_strings_alike(index, collator);
+        let fits = given.count() == pattern.count()
+            && pattern.iter().zip(given).all(|(a, b)| a.key() == b.key() && (alike || !is_collatable(b.value())));
         if !fits {
             bail!(51174, "The index chosen is not compatible with min/max");
         }
+        let arena = Bump::new();
         Ok(DocBuf::build(|out| {
             for element in pattern.iter() {
-                out.append(element.key(), given.get_or_missing(element.key()));
+                let value = given.get_or_missing(element.key());
+                let value = index.collator.as_ref().map_or(value, |collator| collator.key(value, &arena));
+                out.append(element.key(), value);
             }
         }))
     };

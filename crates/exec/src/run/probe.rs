@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use sheaf_aggregate::{CollectionSize, Probe};
-use sheaf_bson::{DocBuf, RawDoc, Value};
+use sheaf_bson::{Bump, DocBuf, RawDoc, Value};
 use sheaf_collation::SharedCollator;
 use sheaf_errors::{Code, Result, bail};
 use sheaf_expr::ParseCx;
@@ -25,6 +25,7 @@ pub(crate) struct EqualProbe {
     collection: Arc<Collection>,
     index: Arc<Index>,
     field: String,
+    collator: Option<SharedCollator>,
     reads: Reads,
     reader: Reader,
     state: State,
@@ -78,6 +79,7 @@ impl EqualProbe {
             collection: collection.clone(),
             index: index.clone(),
             field: field.to_owned(),
+            collator: collator.cloned(),
             reads: reads.clone(),
             reader: Reader::new(reads),
             state: State::Done,
@@ -95,8 +97,9 @@ impl EqualProbe {
         let filter = DocBuf::build(|out| {
             out.document(&self.field).append("$eq", value);
         });
-        let matcher = Matcher::parse(filter.as_raw(), &mut ParseCx::new())?;
-        let query = Query::filtered(matcher);
+        let mut parse = ParseCx::new().with_collator(self.collator.clone());
+        let matcher = Matcher::parse(filter.as_raw(), &mut parse)?;
+        let query = Query { collator: self.collator.clone(), ..Query::filtered(matcher) };
         Ok(State::Query(Box::new(find::open(&query, &self.collection, &self.reads, cx)?)))
     }
 
@@ -166,6 +169,8 @@ impl Probe for EqualProbe {
         }
         self.key.clear();
         let descending = self.index.fields.first().is_some_and(|(_, descending)| *descending);
+        let arena = Bump::new();
+        let value = self.collator.as_ref().map_or(value, |collator| collator.key(value, &arena));
         sheaf_bson::key::encode_bound(value, descending, &mut self.key);
         self.state = State::Seek;
         Ok(())

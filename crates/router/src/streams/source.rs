@@ -69,7 +69,7 @@ impl StreamSource {
         let part = |name: &str| event.as_raw().get(name).and_then(|part| part.as_doc());
         let (ns, key) = (part("ns").unwrap_or(RawDoc::EMPTY), part("documentKey").unwrap_or(RawDoc::EMPTY));
         let text = |name: &str| ns.get(name).and_then(|name| name.as_str()).unwrap_or_default();
-        let found = documents.find_merge_target(&Namespace::new(text("db"), text("coll")), key, cx)?;
+        let found = documents.find_merge_target(&Namespace::new(text("db"), text("coll")), key, None, cx)?;
         Ok(match &found {
             Some(found) => event.with("fullDocument", found.as_raw()),
             None => event.with("fullDocument", Value::Null),

@@ -12,7 +12,7 @@ use crate::catalog::{Catalog, Collection, CollectionState, id_index, mark_id_ind
 use crate::critical::must;
 use crate::db::{Cf, Db};
 use crate::definitions::{Definitions, Garbage, garbage_key};
-use crate::index::{Index, check_keys, index_entries, side_ident};
+use crate::index::{Index, KeysBy, index_entries, side_ident};
 use crate::keys::catalog_key;
 use crate::oplog;
 use crate::write::CreateCollection;
@@ -453,14 +453,15 @@ impl Command {
 }
 
 fn read_index_entry(entry: RawDoc<'_>) -> Result<Index> {
-    check_keys("a collection in the log", entry)?;
+    let keys = KeysBy::read("a collection in the log", entry)?;
     let unreadable =
         || Error::new(Code::INTERNAL_ERROR, format!("the log has an unreadable index: {entry:?}"));
     let spec = entry.get("spec").and_then(|v| v.as_doc()).ok_or_else(unreadable)?;
     // Number 0 is no index's: marks of builds stand there.
     let ident = entry.get("ident").and_then(|v| v.as_exact_i64()).and_then(|ident| u32::try_from(ident).ok());
     let ident = ident.filter(|ident| *ident > 0).ok_or_else(unreadable)?;
-    let mut index = Index::from_spec(spec, ident, entry.get("ready").is_some_and(|v| v.truthy()), None)?;
+    let ready = entry.get("ready").is_some_and(|v| v.truthy());
+    let mut index = Index::with_keys(keys, spec, ident, ready, None)?;
     index.replaces = entry.get("replaces").is_some_and(|v| v.truthy());
     Ok(index)
 }

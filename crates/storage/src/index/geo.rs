@@ -1,6 +1,5 @@
 //! Keys of geometric indexes.
 
-use sheaf_bson::key::encode;
 use sheaf_bson::{ArrayBuf, OwnedValue, RawDoc, Value};
 use sheaf_errors::Result;
 use sheaf_geo::Indexing;
@@ -147,7 +146,7 @@ fn combine(index: &Index, columns: &[Vec<OwnedValue>], out: &mut KeySet) -> Resu
         let mut rest = number;
         out.push(|bytes, bits| {
             for (column, (_, descending)) in columns.iter().zip(&index.fields) {
-                encode(column[rest % column.len()].as_value(), *descending, bytes, bits);
+                index.put_value(column[rest % column.len()].as_value(), *descending, bytes, bits);
                 rest /= column.len();
             }
         })?;

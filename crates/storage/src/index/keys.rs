@@ -6,7 +6,7 @@
 //! number in the path is an array position or a field name, but not both.
 
 use sheaf_bson::key::encode;
-use sheaf_bson::{RawDoc, Type, Value, hashed_index_value};
+use sheaf_bson::{RawDoc, Type, Value};
 use sheaf_errors::{Code, Result, bail};
 use smallvec::SmallVec;
 
@@ -129,9 +129,9 @@ impl Index {
                 let found = field_value(field);
                 let (_, descending) = self.fields[at];
                 if self.hashed_field == Some(at) {
-                    encode(Value::Int64(hashed_index_value(found)), descending, bytes, bits);
+                    encode(Value::Int64(self.hash(found)), descending, bytes, bits);
                 } else {
-                    encode(found, descending, bytes, bits);
+                    self.put_value(found, descending, bytes, bits);
                 }
             }
         })

@@ -3,10 +3,12 @@
 mod accesses;
 mod cache;
 mod coverage;
+mod duplicate;
 mod entry;
 mod geo;
 mod key_set;
 mod keys;
+mod marks;
 mod print;
 pub(crate) mod side;
 #[cfg(test)]
@@ -17,8 +19,9 @@ mod wildcard;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use sheaf_bson::key::Decoder;
-use sheaf_bson::{ArrayBuf, DocBuf, RawDoc, Value};
+use sheaf_bson::key::{Decoder, TypeBits, encode};
+use sheaf_bson::{Bump, DocBuf, RawDoc, Value, hashed_index_value};
+use sheaf_collation::{Collator, SharedCollator};
 use sheaf_errors::{Code, Error, Result, bail};
 use sheaf_expr::ParseCx;
 use sheaf_geo::Indexing;
@@ -32,6 +35,7 @@ use coverage::Coverage;
 pub(crate) use entry::{entry_key, entry_value};
 use geo::Geo;
 pub(crate) use key_set::KeySet;
+pub(crate) use marks::{KeysBy, index_entries};
 pub(crate) use side::{Side, side_ident};
 
 /// How an index makes keys.
@@ -82,6 +86,9 @@ pub struct Index {
     pub(crate) geo: Option<Geo>,
     /// Of a text index: what it is about.
     pub text: Option<TextSpec>,
+    /// By which strings stand in its keys, if not by their bytes. An index of a time when no collation counted has none,
+    /// whatever its specification says.
+    pub collator: Option<SharedCollator>,
     /// Shared by all catalog versions of the index.
     pub(crate) multikey: Arc<Multikey>,
     /// Uses of it; shared by all catalog versions too.
@@ -129,6 +136,17 @@ impl Index {
         ready: bool,
         masks: Option<Vec<u64>>,
     ) -> Result<Index> {
+        Index::with_keys(KeysBy::Spec, spec, ident, ready, masks)
+    }
+
+    /// As [`Index::from_spec`] of an index whose keys may be those of an earlier version.
+    pub(crate) fn with_keys(
+        keys: KeysBy,
+        spec: RawDoc<'_>,
+        ident: u32,
+        ready: bool,
+        masks: Option<Vec<u64>>,
+    ) -> Result<Index> {
         let Some(Value::Document(pattern)) = spec.get("key") else {
             bail!(Code::CANNOT_CREATE_INDEX, "index specification has no key pattern");
         };
@@ -157,6 +175,10 @@ impl Index {
             fields.push((element.key().to_owned(), descending));
         }
         let geo = Geo::of_spec(spec)?;
+        let collator = match spec.get("collation").and_then(|v| v.as_doc()) {
+            Some(collation) if keys == KeysBy::Spec => Collator::parse(collation)?,
+            _ => None,
+        };
         let kind = match (wildcard_field, hashed_field) {
             (Some(_), _) => IndexKind::Wildcard,
             (None, Some(_)) => IndexKind::Hashed,
@@ -170,7 +192,8 @@ impl Index {
                 // It stays as long as the index: whoever has it read first must not pay for it. The command has seen that
                 // it is small (`Matcher::parse_lasting`).
                 let _nobody_pays = sheaf_meter::shield();
-                Some(Matcher::parse(filter.as_raw(), &mut ParseCx::new())?)
+                let mut cx = ParseCx::new().with_collator(collator.clone());
+                Some(Matcher::parse(filter.as_raw(), &mut cx)?)
             }
             None => None,
         };
@@ -204,6 +227,7 @@ impl Index {
             coverage,
             geo,
             text,
+            collator,
             multikey: Arc::new(Multikey::new(masks)),
             accesses: Arc::default(),
             prepare_unique: flag("prepareUnique"),
@@ -216,7 +240,7 @@ impl Index {
     /// The same index with another spec or state; entries and multikey knowledge stay.
     pub(crate) fn changed(&self, spec: RawDoc<'_>, ready: bool) -> Result<Index> {
         must!(ready || !self.ready, "index {} is ready, and is to be built", self.name);
-        let mut index = Index::from_spec(spec, self.ident, ready, None)?;
+        let mut index = Index::with_keys(KeysBy::of(self), spec, self.ident, ready, None)?;
         index.multikey = self.multikey.clone();
         index.accesses = self.accesses.clone();
         index.side = self.side.clone();
@@ -274,6 +298,30 @@ impl Index {
         Ok(set.iter().map(|(key, _)| key.to_vec()).collect())
     }
 
+    /// Appends a value as it stands in a key: its strings by the collation, if the index has one.
+    #[inline]
+    pub(crate) fn put_value(
+        &self,
+        value: Value<'_>,
+        descending: bool,
+        bytes: &mut Vec<u8>,
+        bits: &mut TypeBits,
+    ) {
+        match &self.collator {
+            None => encode(value, descending, bytes, bits),
+            Some(collator) => encode(collator.key(value, &Bump::new()), descending, bytes, bits),
+        }
+    }
+
+    /// The hash by which a value stands in a hashed field.
+    #[inline]
+    pub(crate) fn hash(&self, value: Value<'_>) -> i64 {
+        match &self.collator {
+            None => hashed_index_value(value),
+            Some(collator) => hashed_index_value(collator.key(value, &Bump::new())),
+        }
+    }
+
     /// MongoDB's error for a key that exists already.
     pub(crate) fn duplicate(&self, namespace: &str, key: &[u8], type_bits: &[u8]) -> Error {
         let mut decoder = Decoder::new(key, type_bits);
@@ -292,7 +340,21 @@ impl Index {
                 }
             }
         });
-        duplicate_key(namespace, &self.name, self.key_pattern(), value.as_raw())
+        duplicate::error(namespace, &self.name, self.key_pattern(), value.as_raw(), self.shown_collation())
+    }
+
+    /// MongoDB's error for an `_id` that a record has already.
+    pub(crate) fn duplicate_id(&self, namespace: &str, id: Value<'_>) -> Error {
+        let arena = Bump::new();
+        let id = self.collator.as_ref().map_or(id, |collator| collator.key(id, &arena));
+        let (pattern, value) = (sheaf_bson::doc! { "_id": 1 }, sheaf_bson::doc! { "_id": id });
+        duplicate::error(namespace, &self.name, pattern.as_raw(), value.as_raw(), self.shown_collation())
+    }
+
+    /// The collation that its keys are made by, as the specification has it.
+    fn shown_collation(&self) -> Option<RawDoc<'_>> {
+        self.collator.as_ref()?;
+        self.spec.as_raw().get("collation").and_then(|v| v.as_doc())
     }
 }
 
@@ -309,72 +371,7 @@ fn path_name(path: &str) -> &str {
     path
 }
 
-/// `E11000 duplicate key error collection: db.c index: a_1 dup key: { a: 1 }`, with `keyPattern` and `keyValue`.
-pub(crate) fn duplicate_key(namespace: &str, index: &str, pattern: RawDoc<'_>, value: RawDoc<'_>) -> Error {
-    let mut text = String::from("{");
-    for (at, element) in value.iter().enumerate() {
-        text.push_str(if at == 0 { " " } else { ", " });
-        text.push_str(element.key());
-        text.push_str(": ");
-        crate::index::print::value(&mut text, element.value());
-    }
-    text.push_str(" }");
-    let message =
-        format!("E11000 duplicate key error collection: {namespace} index: {index} dup key: {text}");
-    let extra = sheaf_bson::doc! { "keyPattern": pattern, "keyValue": value };
-    Error::new(Code::DUPLICATE_KEY, message).with_extra(extra.into_bytes())
-}
-
 /// The spec of the `_id` index that every collection has.
 pub(crate) fn id_index_spec() -> DocBuf {
     sheaf_bson::doc! { "v": 2, "key": { "_id": 1 }, "name": "_id_" }
-}
-
-/// How keys are made: the only way there is so far.
-const KEY_VERSION: i64 = 1;
-/// What a collation does to them: nothing yet. Keys of a spec with a collation are binary all the same, so a version in
-/// which collations count knows by this mark which indexes it has to build anew.
-const KEY_COLLATION: &str = "none";
-
-/// An index's catalog entry.
-pub(crate) fn index_entry(index: &Index) -> DocBuf {
-    let mut entry = sheaf_bson::doc! {
-        "spec": &index.spec,
-        "ident": i64::from(index.ident),
-        "ready": index.ready,
-        "keys": { "version": KEY_VERSION, "collation": KEY_COLLATION }
-    };
-    if index.replaces {
-        entry.append("replaces", true);
-    }
-    entry
-}
-
-/// Looks whether this version makes the keys of an index as they were made. An entry without a mark is of the time before
-/// there was one.
-///
-/// Errors: `MustUpgrade`. Keys of two kinds in one index would give wrong results.
-pub(crate) fn check_keys(namespace: &str, entry: RawDoc<'_>) -> Result<()> {
-    let Some(keys) = entry.get("keys").and_then(|v| v.as_doc()) else { return Ok(()) };
-    let version = keys.get("version").and_then(|v| v.as_exact_i64()).unwrap_or(0);
-    let collation = keys.get("collation").and_then(|v| v.as_str()).unwrap_or("");
-    if (version, collation) == (KEY_VERSION, KEY_COLLATION) {
-        return Ok(());
-    }
-    let spec = entry.get("spec").and_then(|v| v.as_doc()).unwrap_or(RawDoc::EMPTY);
-    let name = spec.get("name").and_then(|v| v.as_str()).unwrap_or_default();
-    bail!(
-        Code::MUST_UPGRADE,
-        "index {name} of {namespace} has keys of version {version} with collation '{collation}', which this version cannot \
-         make: open the folder with the version that made it, and drop the index there or stay with it"
-    )
-}
-
-/// All entries, for the collection's catalog document.
-pub(crate) fn index_entries<'i>(indexes: impl IntoIterator<Item = &'i Arc<Index>>) -> ArrayBuf {
-    ArrayBuf::build(|array| {
-        for index in indexes {
-            array.push(&index_entry(index));
-        }
-    })
 }

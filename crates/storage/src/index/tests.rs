@@ -2,7 +2,7 @@
 
 use sheaf_bson::{DocBuf, doc, key::Decoder};
 
-use super::{Index, KeySet};
+use super::{Index, KeySet, KeysBy};
 
 fn index(key: DocBuf, more: DocBuf) -> Index {
     let mut spec = doc! { "v": 2, "key": &key, "name": "i" };
@@ -132,17 +132,19 @@ fn multikey_positions() {
 #[test]
 fn keys_that_this_version_cannot_make_are_refused() {
     let index = index(doc! { "a": 1 }, doc! { "collation": { "locale": "de" } });
-    let entry = super::index_entry(&index);
-    super::check_keys("db.c", entry.as_raw()).unwrap();
+    let entry = super::marks::index_entry(&index);
+    assert_eq!(KeysBy::read("db.c", entry.as_raw()).unwrap(), KeysBy::Spec);
     // As written before there were marks.
-    super::check_keys("db.c", doc! { "spec": &index.spec, "ident": 1i64, "ready": true }.as_raw()).unwrap();
+    let unmarked = doc! { "spec": &index.spec, "ident": 1i64, "ready": true };
+    assert_eq!(KeysBy::read("db.c", unmarked.as_raw()).unwrap(), KeysBy::Bytes);
     for keys in [
         doc! { "version": 2i64, "collation": "none" },
+        doc! { "version": 1i64, "collation": "icu4x-1.5.0" },
         doc! { "version": 1i64, "collation": "icu 78" },
         doc! { "version": 1i64 },
     ] {
         let entry = doc! { "spec": &index.spec, "ident": 1i64, "ready": true, "keys": &keys };
-        let error = super::check_keys("db.c", entry.as_raw()).unwrap_err();
+        let error = KeysBy::read("db.c", entry.as_raw()).unwrap_err();
         assert_eq!(error.code(), sheaf_errors::Code::MUST_UPGRADE);
         assert!(error.message().contains("index i of") && error.message().contains("db.c"), "{error}");
     }

@@ -1,7 +1,7 @@
 //! Keys of wildcard indexes: one per leaf, made of the leaf's path and its value.
 
 use sheaf_bson::key::encode;
-use sheaf_bson::{RawDoc, Value, hashed_index_value};
+use sheaf_bson::{RawDoc, Value};
 use sheaf_errors::{Result, bail};
 
 use super::{Index, KeySet};
@@ -118,11 +118,11 @@ fn add(
         for (at, (_, descending)) in index.fields.iter().enumerate() {
             if Some(at) == index.wildcard_field {
                 encode(Value::String(path), *descending, bytes, bits);
-                encode(value, *descending, bytes, bits);
+                index.put_value(value, *descending, bytes, bits);
             } else if index.hashed_field == Some(at) {
-                encode(Value::Int64(hashed_index_value(others[at])), *descending, bytes, bits);
+                encode(Value::Int64(index.hash(others[at])), *descending, bytes, bits);
             } else {
-                encode(others[at], *descending, bytes, bits);
+                index.put_value(others[at], *descending, bytes, bits);
             }
         }
     })

@@ -300,10 +300,7 @@ pub(crate) fn write_conflict() -> Error {
 
 /// The error for an `_id` that exists.
 pub(crate) fn duplicate_id(collection: &Collection, doc: RawDoc<'_>) -> Error {
-    let name = collection.indexes.first().map_or("_id_", |index| index.name.as_str());
-    let pattern = sheaf_bson::doc! { "_id": 1 };
-    let value = DocBuf::build(|out| {
-        out.append("_id", doc.get("_id").unwrap_or(Value::Null));
-    });
-    crate::index::duplicate_key(&collection.namespace, name, pattern.as_raw(), value.as_raw())
+    let id = doc.get("_id").unwrap_or(Value::Null);
+    let index = collection.indexes.first().expect("a collection with records has an index on _id");
+    index.duplicate_id(&collection.namespace, id)
 }

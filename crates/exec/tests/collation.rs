@@ -95,7 +95,8 @@ fn an_index_of_the_same_collation_serves_strings() {
         (doc! { "_id": "x" }, "IXSCAN { _id: 1 }"),
     ] {
         assert_eq!(plans(&collection, german(), filter.clone(), None), [plan], "{filter:?}");
-        let text = filter.as_raw().get("a").is_some_and(|v| v.as_doc().is_some_and(|d| d.get("$regex").is_some()));
+        let text =
+            filter.as_raw().get("a").is_some_and(|v| v.as_doc().is_some_and(|d| d.get("$regex").is_some()));
         assert_eq!(plans(&collection, None, filter.clone(), None) == [plan], text, "{filter:?}");
     }
     assert_eq!(plans(&collection, german(), DocBuf::new(), Some(doc! { "a": -1 })), ["IXSCAN { a: 1 }"]);

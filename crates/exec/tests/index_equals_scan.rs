@@ -276,7 +276,10 @@ fn compare_all() {
     let numbers = std::cell::Cell::new(0);
     let cases = std::env::var("PROPTEST_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(60);
     let mut runner = TestRunner::new(Config { cases, failure_persistence: None, ..Config::default() });
-    let strategy = (prop::collection::vec(document(), 0..25), prop::collection::vec((filter(), sort(), collation()), 30));
+    let strategy = (
+        prop::collection::vec(document(), 0..25),
+        prop::collection::vec((filter(), sort(), collation()), 30),
+    );
     let outcome = runner.run(&strategy, |(docs, queries)| {
         numbers.set(numbers.get() + 1);
         let namespace = format!("test.c{}", numbers.get());

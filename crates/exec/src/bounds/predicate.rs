@@ -1,6 +1,9 @@
 //! The intervals of one condition on one indexed field.
 
-use sheaf_bson::{Binary, Bump, CodeWithScope, DbPointer, ObjectId, OwnedValue, RawDoc, Regex as RegexValue, Timestamp, Value};
+use sheaf_bson::{
+    Binary, Bump, CodeWithScope, DbPointer, ObjectId, OwnedValue, RawDoc, Regex as RegexValue, Timestamp,
+    Value,
+};
 use sheaf_collation::Collator;
 use sheaf_query::matcher::{CompareOp, InList, MatchExpr, Regex, Test, TypeSet};
 

@@ -325,11 +325,7 @@ fn write_scan(out: Out<'_, '_>, name: &str, scan: &Scan, stats: Option<&Figures>
             bounds.append("startKey", min.as_ref().map_or(empty, |d| d.as_raw()));
             bounds.append("endKey", max.as_ref().map_or(empty, |d| d.as_raw()));
         }
-        None => scan.bounds.write(
-            &mut out.document("indexBounds"),
-            scan.backward,
-            index.collator.is_some(),
-        ),
+        None => scan.bounds.write(&mut out.document("indexBounds"), scan.backward, index.collator.is_some()),
     }
     if let Some(stats) = stats {
         out.append("keysExamined", stats.keys_examined as i32);

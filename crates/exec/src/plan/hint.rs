@@ -49,7 +49,8 @@ impl Hint {
         collator: Option<&SharedCollator>,
     ) -> Result<Option<Arc<Index>>> {
         let found = |test: &dyn Fn(&Index) -> bool| {
-            let named = || collection.indexes.iter().filter(|index| index.ready && !index.hidden && test(index));
+            let named =
+                || collection.indexes.iter().filter(|index| index.ready && !index.hidden && test(index));
             named().find(|index| compares_strings_alike(index, collator)).or_else(|| named().next()).cloned()
         };
         let index = match self {
@@ -94,7 +95,10 @@ pub fn key_range(
         // Where strings stand in another order than the query's, none can be a bound.
         let alike = compares_strings_alike(index, collator);
         let fits = given.count() == pattern.count()
-            && pattern.iter().zip(given).all(|(a, b)| a.key() == b.key() && (alike || !is_collatable(b.value())));
+            && pattern
+                .iter()
+                .zip(given)
+                .all(|(a, b)| a.key() == b.key() && (alike || !is_collatable(b.value())));
         if !fits {
             bail!(51174, "The index chosen is not compatible with min/max");
         }

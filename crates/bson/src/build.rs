@@ -141,6 +141,13 @@ impl<'s, S: Sink> DocWriter<'s, S> {
         self
     }
 
+    /// Appends a field whose type byte and bytes are well-formed BSON.
+    pub fn append_raw(&mut self, key: &str, kind: u8, data: &[u8]) -> &mut Self {
+        self.head(kind, key.as_bytes());
+        self.out.put(data);
+        self
+    }
+
     /// Appends all fields of a document.
     pub fn append_all(&mut self, doc: RawDoc<'_>) -> &mut Self {
         self.out.put(doc.iter().rest());

@@ -39,5 +39,5 @@ pub use id::{ObjectIdGenerator, ParseIdError, parse_uuid, uuid_text};
 pub use owned::{Ordered, OwnedValue};
 pub use raw::{Element, Iter, RawDoc};
 pub use text::{document_text, element_text, value_text};
-pub use validate::{MAX_DEPTH, MAX_DOCUMENT_SIZE, MAX_STORED_DEPTH, is_deeper, validate};
+pub use validate::{MAX_DEPTH, MAX_DOCUMENT_SIZE, MAX_STORED_DEPTH, is_deeper, validate, validate_element};
 pub use value::{Binary, CodeWithScope, DbPointer, Decimal128, ObjectId, Regex, Timestamp, Type, Value};

@@ -62,34 +62,47 @@ fn document(bytes: &[u8], depth_left: usize) -> Result<()> {
         bail!(Code::INVALID_BSON, "invalid bson: document not terminated");
     };
     let mut rest = &bytes[4..bytes.len() - 1];
-    while let Some((&kind, after)) = rest.split_first() {
-        let Some(name_len) = short_find_nul(after) else {
-            bail!(Code::INVALID_BSON, "invalid bson: field name not terminated");
-        };
-        let name = &after[..name_len];
-        if !is_utf8(name) {
-            bail!(Code::INVALID_BSON, "invalid bson: field name is not valid UTF-8");
-        }
-        let value = &after[name_len + 1..];
-        let fault = |what: &str| {
-            let name = String::from_utf8_lossy(name);
-            Error::new(
-                Code::INVALID_BSON,
-                format!("invalid bson in element with field name '{name}': {what}"),
-            )
-        };
-        let size = match value_size(kind, value) {
-            Some(size) if size <= value.len() => size,
-            Some(_) => return Err(fault("value runs past the end of its document")),
-            None => return Err(fault(&format!("unknown type {kind} or cut value"))),
-        };
-        check_value(kind, &value[..size], depth_left).map_err(|problem| match problem {
-            Problem::Text(what) => fault(what),
-            Problem::Inner(error) => error,
-        })?;
-        rest = &value[size..];
+    while !rest.is_empty() {
+        rest = &rest[element(rest, depth_left)?..];
     }
     Ok(())
+}
+
+/// Checks that `bytes` starts with one well-formed element, as [`validate`] does, and returns its length.
+///
+/// Errors: as [`validate`].
+pub fn validate_element(bytes: &[u8], max_depth: usize) -> Result<usize> {
+    element(bytes, max_depth.max(1))
+}
+
+/// Checks the element at the begin of these bytes; gives its length.
+#[inline]
+fn element(bytes: &[u8], depth_left: usize) -> Result<usize> {
+    let Some((&kind, after)) = bytes.split_first() else {
+        bail!(Code::INVALID_BSON, "invalid bson: no element");
+    };
+    let Some(name_len) = short_find_nul(after) else {
+        bail!(Code::INVALID_BSON, "invalid bson: field name not terminated");
+    };
+    let name = &after[..name_len];
+    if !is_utf8(name) {
+        bail!(Code::INVALID_BSON, "invalid bson: field name is not valid UTF-8");
+    }
+    let value = &after[name_len + 1..];
+    let fault = |what: &str| {
+        let name = String::from_utf8_lossy(name);
+        Error::new(Code::INVALID_BSON, format!("invalid bson in element with field name '{name}': {what}"))
+    };
+    let size = match value_size(kind, value) {
+        Some(size) if size <= value.len() => size,
+        Some(_) => return Err(fault("value runs past the end of its document")),
+        None => return Err(fault(&format!("unknown type {kind} or cut value"))),
+    };
+    check_value(kind, &value[..size], depth_left).map_err(|problem| match problem {
+        Problem::Text(what) => fault(what),
+        Problem::Inner(error) => error,
+    })?;
+    Ok(2 + name_len + size)
 }
 
 /// Most names and many strings are short and plain; these need neither call nor table.

@@ -1,15 +1,24 @@
 //! A bucket while measurements come into it.
 
-use sheaf_bson::{DocBuf, DocWriter, ObjectId, RawDoc, Sink, Value};
+use sheaf_bson::{Binary, DocBuf, DocWriter, ObjectId, RawDoc, Sink, Value};
 use sheaf_errors::{Code, Result, bail};
 
 use crate::bounds::Bounds;
+use crate::column::{ColumnReader, ColumnWriter};
 use crate::options::TimeseriesOptions;
 
 /// Most measurements of a bucket.
-const MAX_MEASUREMENTS: usize = 1000;
+const MAX_MEASUREMENTS: u32 = 1000;
 /// Most bytes of a bucket's columns, unless one measurement alone has more.
 const MAX_BYTES: usize = 125 * 1024;
+/// Most bytes that measurements have which are one bucket, however small their columns become: they are all in memory at times.
+const MAX_PLAIN_BYTES: usize = 8 * 1024 * 1024;
+/// `control.version` of buckets with columns as documents, with those of subtype 7, and with those when times are not in order.
+const PLAIN: i64 = 1;
+const PACKED: i32 = 2;
+const PACKED_UNORDERED: i32 = 3;
+/// The subtype of columns.
+pub(crate) const COLUMN: u8 = 7;
 
 /// One measurement on its way into a bucket.
 #[derive(Clone, Copy, Debug)]
@@ -70,11 +79,11 @@ fn put_normalized<S: Sink>(key: &str, value: Value<'_>, out: &mut DocWriter<'_, 
     }
 }
 
-/// A column: its name, and its elements `"index": value`.
+/// A column with its name.
 #[derive(Debug)]
 struct Column {
     name: String,
-    elements: Vec<u8>,
+    values: ColumnWriter,
 }
 
 /// A bucket in parts.
@@ -88,8 +97,15 @@ pub struct Bucket {
     min: Bounds,
     max: Bounds,
     columns: Vec<Column>,
-    count: usize,
-    bytes: usize,
+    count: u32,
+    /// The latest time, and whether all came in their order.
+    latest: i64,
+    ordered: bool,
+    /// Bytes of the columns when they were last looked at, and of the measurements that came since.
+    packed_bytes: usize,
+    new_bytes: usize,
+    /// Bytes of all measurements.
+    plain_bytes: usize,
 }
 
 impl Bucket {
@@ -109,7 +125,11 @@ impl Bucket {
             max: Bounds::greatest(),
             columns: Vec::new(),
             count: 0,
-            bytes: 0,
+            latest: i64::MIN,
+            ordered: true,
+            packed_bytes: 0,
+            new_bytes: 0,
+            plain_bytes: 0,
         }
     }
 
@@ -117,7 +137,7 @@ impl Bucket {
     pub fn open(stored: RawDoc<'_>, options: &TimeseriesOptions) -> Option<Self> {
         let control = stored.get("control")?.as_doc()?;
         if control.get("closed").is_some_and(|closed| closed.truthy())
-            || control.get("version")?.as_exact_i64()? != 1
+            || !(PLAIN..=i64::from(PACKED_UNORDERED)).contains(&control.get("version")?.as_exact_i64()?)
         {
             return None;
         }
@@ -126,23 +146,67 @@ impl Bucket {
         };
         let min_doc = control.get("min")?.as_doc()?;
         let Value::DateTime(begin) = min_doc.get(&options.time_field)? else { return None };
-        let (mut min, mut max) = (Bounds::least(), Bounds::greatest());
-        min.take(min_doc);
-        max.take(control.get("max")?.as_doc()?);
-        let mut columns = Vec::new();
-        for column in data.iter() {
-            let elements = column.value().as_doc()?.iter().rest().to_vec();
-            columns.push(Column { name: column.key().to_owned(), elements });
-        }
-        let times = columns.iter().find(|column| column.name == options.time_field)?;
-        let count = sheaf_bson::Iter::over(&times.elements).last()?.key().parse::<usize>().ok()? + 1;
-        let bytes = columns.iter().map(|column| column.elements.len()).sum();
         let meta = DocBuf::build(|out| {
             if let Some(meta) = stored.element("meta") {
                 out.append_element(meta);
             }
         });
-        Some(Bucket { id, begin, meta, min, max, columns, count, bytes })
+        let mut bucket = Bucket::new(id, begin, &meta, options);
+        bucket.id = id;
+        bucket.begin = begin;
+        bucket.min.take(min_doc);
+        bucket.max.take(control.get("max")?.as_doc()?);
+        bucket.take_columns(data, &options.time_field)?;
+        bucket.packed_bytes = data.len();
+        let given = control.get("count").and_then(|count| count.as_exact_i64());
+        let is_whole = bucket.count > 0 && given.is_none_or(|given| given == i64::from(bucket.count));
+        is_whole.then_some(bucket)
+    }
+
+    /// Takes over the columns of a stored bucket; `None` if they are none.
+    fn take_columns(&mut self, data: RawDoc<'_>, time_field: &str) -> Option<()> {
+        for field in data.iter() {
+            let mut values = ColumnWriter::new();
+            let is_time = field.key() == time_field;
+            let (mut plain, mut times) = (0, Vec::new());
+            let mut take = |values: &mut ColumnWriter, kind: u8, bytes: &[u8]| {
+                plain += bytes.len();
+                values.append(kind, bytes);
+                if is_time {
+                    times.push(i64::from_le_bytes(bytes.try_into().unwrap_or_default()));
+                }
+            };
+            match field.value() {
+                Value::Document(elements) => {
+                    for element in elements.iter() {
+                        let at = element.key().parse::<u32>().ok().filter(|at| *at < MAX_MEASUREMENTS)?;
+                        values.skip_to(at);
+                        take(&mut values, element.as_bytes()[0], element.data());
+                    }
+                }
+                Value::Binary(binary) if binary.subtype == COLUMN => {
+                    let mut reader = ColumnReader::new(0, binary.bytes.len());
+                    while reader.advance(binary.bytes).ok()? {
+                        if values.count() == MAX_MEASUREMENTS {
+                            return None;
+                        }
+                        match reader.value(binary.bytes) {
+                            Some((kind, bytes)) => take(&mut values, kind, bytes),
+                            None => values.skip(),
+                        }
+                    }
+                }
+                _ => return None,
+            }
+            self.plain_bytes += plain;
+            if is_time {
+                self.count = values.count();
+                self.ordered = times.is_sorted();
+                self.latest = times.iter().copied().max()?;
+            }
+            self.columns.push(Column { name: field.key().to_owned(), values });
+        }
+        self.columns.iter().all(|column| column.values.count() <= self.count).then_some(())
     }
 
     /// The bucket's `_id`.
@@ -157,22 +221,29 @@ impl Bucket {
 
     /// How many measurements are in it.
     pub fn count(&self) -> usize {
-        self.count
+        self.count as usize
     }
 
     /// Whether another measurement may come in.
-    pub fn has_room(&self, measurement: &Measurement<'_>, options: &TimeseriesOptions) -> bool {
+    pub fn has_room(&mut self, measurement: &Measurement<'_>, options: &TimeseriesOptions) -> bool {
         self.count == 0
             || (self.count < MAX_MEASUREMENTS
-                && self.bytes + measurement.document.len() <= MAX_BYTES
                 && measurement.time >= self.begin
-                && measurement.time - self.begin < options.span_millis())
+                && measurement.time - self.begin < options.span_millis()
+                && self.has_bytes_for(measurement.document.len()))
+    }
+
+    fn has_bytes_for(&mut self, bytes: usize) -> bool {
+        if self.packed_bytes + self.new_bytes + bytes > MAX_BYTES && self.new_bytes > 0 {
+            // What has come since may have become smaller.
+            self.packed_bytes = self.columns.iter().map(|column| column.values.finished().len()).sum();
+            self.new_bytes = 0;
+        }
+        self.packed_bytes + self.new_bytes + bytes <= MAX_BYTES && self.plain_bytes + bytes <= MAX_PLAIN_BYTES
     }
 
     /// Takes a measurement in.
     pub fn add(&mut self, document: RawDoc<'_>, options: &TimeseriesOptions) {
-        let mut number = [0; 10];
-        let number = sheaf_bson::decimal_digits(self.count as u32, &mut number);
         let meta = options.meta_field.as_deref();
         let mut at = 0;
         for field in document.iter() {
@@ -181,17 +252,24 @@ impl Bucket {
             }
             let key = field.key();
             let column = self.column(at, key);
-            let elements = &mut self.columns[column].elements;
-            let before = elements.len();
-            elements.push(field.as_bytes()[0]);
-            elements.extend_from_slice(number);
-            elements.push(0);
-            elements.extend_from_slice(field.data());
-            self.bytes += elements.len() - before;
-            self.min.add(at, key, field.value());
-            self.max.add(at, key, field.value());
+            let values = &mut self.columns[column].values;
+            // Of fields with one name the first counts.
+            if values.count() <= self.count {
+                values.skip_to(self.count);
+                values.append(field.as_bytes()[0], field.data());
+                if key == options.time_field
+                    && let Value::DateTime(time) = field.value()
+                {
+                    self.ordered &= time >= self.latest;
+                    self.latest = self.latest.max(time);
+                }
+                self.min.add(at, key, field.value());
+                self.max.add(at, key, field.value());
+            }
             at += 1;
         }
+        self.new_bytes += document.len();
+        self.plain_bytes += document.len();
         self.count += 1;
     }
 
@@ -203,28 +281,33 @@ impl Bucket {
         match self.columns.iter().position(|column| column.name == name) {
             Some(at) => at,
             None => {
-                self.columns.push(Column { name: name.to_owned(), elements: Vec::new() });
+                self.columns.push(Column { name: name.to_owned(), values: ColumnWriter::new() });
                 self.columns.len() - 1
             }
         }
     }
 
     /// The document to store.
-    pub fn to_doc(&self) -> DocBuf {
-        let mut bytes = Vec::with_capacity(self.bytes + 512);
+    pub fn to_doc(&mut self) -> DocBuf {
+        let mut bytes = Vec::with_capacity(self.packed_bytes + self.new_bytes / 4 + 512);
         {
             let mut out = DocWriter::new(&mut bytes);
             out.append("_id", Value::ObjectId(self.id));
             {
                 let mut control = out.document("control");
-                control.append("version", 1);
+                control.append("version", if self.ordered { PACKED } else { PACKED_UNORDERED });
                 self.min.write(&mut control.document("min"));
                 self.max.write(&mut control.document("max"));
+                control.append("count", self.count as i32);
             }
             out.append_all(self.meta.as_raw());
             let mut data = out.document("data");
-            for column in &self.columns {
-                data.document(&column.name).append_raw_elements(&column.elements);
+            (self.packed_bytes, self.new_bytes) = (0, 0);
+            for column in &mut self.columns {
+                column.values.skip_to(self.count);
+                let bytes = column.values.finished();
+                self.packed_bytes += bytes.len();
+                data.append(&column.name, Value::Binary(Binary { subtype: COLUMN, bytes: &bytes }));
             }
         }
         DocBuf::from_bytes(bytes)

@@ -3,17 +3,22 @@
 //! A collection `c` is a view on `system.buckets.c`, whose documents are made and read here, as pure functions:
 //!
 //! ```text
-//! {_id: ObjectId of the bucket's begin, control: {version: 1, min: {..}, max: {..}}, meta: .., data: {column: {"0": .., "1": ..}}}
+//! {_id: ObjectId of the bucket's begin, control: {version: 2, min: {..}, max: {..}, count: ..}, meta: .., data: {field: column}}
 //! ```
+//!
+//! A column is a binary of subtype 7 ([`ColumnWriter`], [`ColumnReader`]). Version 3 is the same with times out of order; those of version 1,
+//! which earlier servers wrote, have columns `{"0": value, "1": value}`, and become one of the others when measurements come into them.
 
 mod bounds;
 mod bucket;
+mod column;
 mod definition;
 mod fields;
 mod options;
 mod unpack;
 
 pub use bucket::{Bucket, Measurement, normalized_meta};
+pub use column::{ColumnReader, ColumnWriter};
 pub use definition::{bucket_id_index, bucket_options, default_index, listed_index, view_options};
 pub use fields::{
     BUCKETS_PREFIX, buckets_namespace, filter_on_meta, index_for_buckets, index_for_user, meta_path,

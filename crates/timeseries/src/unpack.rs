@@ -1,6 +1,10 @@
 //! A bucket's measurements, one after the other.
 
 use sheaf_bson::{DocWriter, Iter, RawDoc, Value};
+use sheaf_errors::Result;
+
+use crate::bucket::COLUMN;
+use crate::column::ColumnReader;
 
 /// Takes a bucket apart. It keeps the bucket's bytes, and where it stands in each column.
 #[derive(Debug)]
@@ -8,17 +12,56 @@ pub struct Unpacker {
     time_field: String,
     meta_field: Option<String>,
     bucket: Vec<u8>,
-    /// Where the next time stands, and where the column ends.
-    times: (usize, usize),
-    /// The same of the other columns, with their names' places.
-    columns: Vec<Column>,
+    times: Column,
+    /// The other columns.
+    columns: Vec<(String, Column)>,
+    /// The number of the next measurement, from 0.
+    number: u32,
 }
 
+/// A column, and where it stands.
 #[derive(Debug)]
-struct Column {
-    name: String,
-    at: usize,
-    end: usize,
+enum Column {
+    /// Elements `"number": value` between these places.
+    Plain(usize, usize),
+    /// A binary.
+    Packed(ColumnReader),
+}
+
+impl Column {
+    /// The column that a field of `data` is; `base` is where the bucket's bytes lie.
+    fn of(value: Value<'_>, base: usize) -> Option<Column> {
+        match value {
+            Value::Document(elements) => {
+                let rest = elements.iter();
+                let rest = rest.rest();
+                let at = rest.as_ptr() as usize - base;
+                Some(Column::Plain(at, at + rest.len()))
+            }
+            Value::Binary(binary) if binary.subtype == COLUMN => {
+                let at = binary.bytes.as_ptr() as usize - base;
+                Some(Column::Packed(ColumnReader::new(at, at + binary.bytes.len())))
+            }
+            _ => None,
+        }
+    }
+
+    /// The value of the measurement with this number, if it has one: its type byte and bytes.
+    ///
+    /// Errors: `InvalidBSON`.
+    #[inline]
+    fn next<'v>(&'v mut self, bytes: &'v [u8], number: &[u8]) -> Result<Option<(u8, &'v [u8])>> {
+        match self {
+            Column::Plain(at, end) => {
+                let next = Iter::over(&bytes[*at..*end]).next();
+                Ok(next.filter(|element| element.key_bytes() == number).map(|element| {
+                    *at += element.as_bytes().len();
+                    (element.as_bytes()[0], element.data())
+                }))
+            }
+            Column::Packed(reader) => Ok(if reader.advance(bytes)? { reader.value(bytes) } else { None }),
+        }
+    }
 }
 
 impl Unpacker {
@@ -28,8 +71,9 @@ impl Unpacker {
             time_field: time_field.to_owned(),
             meta_field: meta_field.map(str::to_owned),
             bucket: Vec::new(),
-            times: (0, 0),
+            times: Column::Plain(0, 0),
             columns: Vec::new(),
+            number: 0,
         }
     }
 
@@ -42,48 +86,45 @@ impl Unpacker {
     pub fn begin(&mut self, bucket: RawDoc<'_>) {
         self.bucket.clear();
         self.bucket.extend_from_slice(bucket.as_bytes());
-        self.times = (0, 0);
-        let mut columns = std::mem::take(&mut self.columns);
+        self.number = 0;
+        let (mut times, mut columns) = (Column::Plain(0, 0), std::mem::take(&mut self.columns));
         columns.clear();
         let data = self.bucket().get("data").and_then(|data| data.as_doc()).unwrap_or(RawDoc::EMPTY);
         let base = self.bucket.as_ptr() as usize;
-        let mut times = (0, 0);
         for field in data.iter() {
-            let Value::Document(elements) = field.value() else { continue };
-            let rest = elements.iter();
-            let rest = rest.rest();
-            let at = rest.as_ptr() as usize - base;
+            let Some(column) = Column::of(field.value(), base) else { continue };
             if field.key() == self.time_field {
-                times = (at, at + rest.len());
+                times = column;
             } else {
-                columns.push(Column { name: field.key().to_owned(), at, end: at + rest.len() });
+                columns.push((field.key().to_owned(), column));
             }
         }
         (self.times, self.columns) = (times, columns);
     }
 
     /// Writes the next measurement; false if there is none.
-    pub fn next_into(&mut self, out: &mut Vec<u8>) -> bool {
+    ///
+    /// Errors: `InvalidBSON` for columns that are none.
+    pub fn next_into(&mut self, out: &mut Vec<u8>) -> Result<bool> {
         let bytes = &self.bucket;
-        let Some(time) = Iter::over(&bytes[self.times.0..self.times.1]).next() else { return false };
-        self.times.0 += time.as_bytes().len();
+        let mut number = [0; 10];
+        let number = sheaf_bson::decimal_digits(self.number, &mut number);
+        let Some((kind, time)) = self.times.next(bytes, number)? else { return Ok(false) };
+        self.number += 1;
         out.clear();
         let mut row = DocWriter::new(out);
-        row.append_renamed(&self.time_field, time);
+        row.append_raw(&self.time_field, kind, time);
         if let Some(meta) = &self.meta_field
             && let Some(value) = RawDoc::new(bytes).element("meta")
         {
             row.append_renamed(meta, value);
         }
-        for column in &mut self.columns {
-            if let Some(element) = Iter::over(&bytes[column.at..column.end]).next()
-                && element.key_bytes() == time.key_bytes()
-            {
-                column.at += element.as_bytes().len();
-                row.append_renamed(&column.name, element);
+        for (name, column) in &mut self.columns {
+            if let Some((kind, data)) = column.next(bytes, number)? {
+                row.append_raw(name, kind, data);
             }
         }
-        true
+        Ok(true)
     }
 }
 
@@ -116,7 +157,7 @@ mod tests {
         let mut unpacker = Unpacker::new("t", Some("m"));
         unpacker.begin(bucket.to_doc().as_raw());
         let (mut out, mut found) = (Vec::new(), Vec::new());
-        while unpacker.next_into(&mut out) {
+        while unpacker.next_into(&mut out).unwrap() {
             found.push(DocBuf::from_bytes(out.clone()));
         }
         assert_eq!(found, rows);

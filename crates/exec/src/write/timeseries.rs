@@ -19,23 +19,64 @@ use crate::plan::Query;
 
 /// More open buckets than these are not remembered.
 const MAX_OPEN: usize = 20_000;
+/// Nor are more bytes of their measurements.
+const MAX_OPEN_BYTES: usize = 64 * 1024 * 1024;
 
 /// The buckets to which measurements are added, by collection and meta value. What it says is a hint: the bucket itself is
 /// read, and locked, before anything is added.
 #[derive(Default)]
-pub struct OpenBuckets(Mutex<HashMap<(Uuid, Vec<u8>), ObjectId>>);
+pub struct OpenBuckets(Mutex<Open>);
+
+#[derive(Default)]
+struct Open {
+    buckets: HashMap<(Uuid, Vec<u8>), OpenBucket>,
+    bytes: usize,
+}
+
+/// An open bucket.
+struct OpenBucket {
+    id: ObjectId,
+    parts: Option<Box<Parts>>,
+}
+
+/// A bucket in parts, and what was stored of it: while that is so, nothing needs to be taken apart.
+struct Parts {
+    stored: DocBuf,
+    bucket: Bucket,
+}
+
+impl Parts {
+    fn bytes(&self) -> usize {
+        // The columns are there twice, as they are stored and as they go on.
+        self.stored.as_bytes().len() * 3
+    }
+}
 
 impl OpenBuckets {
-    fn of(&self, collection: &Collection, meta: &DocBuf) -> Option<ObjectId> {
-        self.0.lock().get(&(collection.uuid, meta.as_bytes().to_vec())).copied()
+    /// The bucket of a meta value. Its parts are for the caller alone, who gives them back by `note`.
+    fn of(&self, collection: &Collection, meta: &DocBuf) -> Option<(ObjectId, Option<Box<Parts>>)> {
+        let mut open = self.0.lock();
+        let found = open.buckets.get_mut(&(collection.uuid, meta.as_bytes().to_vec()))?;
+        let (id, parts) = (found.id, found.parts.take());
+        open.bytes -= parts.as_ref().map_or(0, |parts| parts.bytes());
+        Some((id, parts))
     }
 
-    fn note(&self, collection: &Collection, meta: &DocBuf, id: ObjectId) {
+    fn note(&self, collection: &Collection, meta: &DocBuf, parts: Parts) {
         let mut open = self.0.lock();
-        if open.len() >= MAX_OPEN {
-            open.clear();
+        if open.buckets.len() >= MAX_OPEN {
+            open.buckets.clear();
+            open.bytes = 0;
         }
-        open.insert((collection.uuid, meta.as_bytes().to_vec()), id);
+        if open.bytes + parts.bytes() > MAX_OPEN_BYTES {
+            open.buckets.values_mut().for_each(|open| open.parts = None);
+            open.bytes = 0;
+        }
+        open.bytes += parts.bytes();
+        let bucket = OpenBucket { id: parts.bucket.id(), parts: Some(Box::new(parts)) };
+        let before = open.buckets.insert((collection.uuid, meta.as_bytes().to_vec()), bucket);
+        let before = before.and_then(|before| before.parts).map_or(0, |parts| parts.bytes());
+        open.bytes -= before;
     }
 }
 
@@ -101,13 +142,19 @@ impl Filling<'_> {
     ) -> Result<usize> {
         let (_, first) = &rows[0];
         let mut old = None;
-        if let Some(id) = self.open.of(self.buckets, meta) {
+        if let Some((id, parts)) = self.open.of(self.buckets, meta) {
             let key = self.buckets.record_key(Value::ObjectId(id))?;
             if let Some(stored) = w.read_for_update(self.buckets, &key)? {
+                let known = parts.filter(|parts| parts.stored.as_bytes() == stored);
                 let stored = DocBuf::from_bytes(stored);
-                let bucket = Bucket::open(stored.as_raw(), self.options)
-                    .filter(|bucket| bucket.meta() == meta && bucket.has_room(first, self.options));
-                old = bucket.map(|bucket| (key, stored, bucket));
+                let bucket = match known {
+                    Some(parts) => Some(parts.bucket),
+                    None => Bucket::open(stored.as_raw(), self.options),
+                };
+                old = bucket
+                    .filter(|bucket| bucket.meta() == meta)
+                    .and_then(|mut bucket| bucket.has_room(first, self.options).then_some(bucket))
+                    .map(|bucket| (key, stored, bucket));
             }
         }
         let (before, mut bucket) = match old {
@@ -130,7 +177,7 @@ impl Filling<'_> {
             Some((key, stored)) => w.update(self.buckets, &key, stored.as_raw(), new.as_raw(), None)?,
             None => w.insert(self.buckets, new.as_raw())?,
         }
-        self.open.note(self.buckets, meta, bucket.id());
+        self.open.note(self.buckets, meta, Parts { stored: new, bucket });
         Ok(taken)
     }
 }
@@ -146,7 +193,7 @@ pub fn without(
     let mut unpacker = Unpacker::new(&options.time_field, options.meta_field.as_deref());
     unpacker.begin(bucket);
     let (mut row, mut gone, mut kept) = (Vec::new(), Vec::new(), Vec::new());
-    while unpacker.next_into(&mut row) {
+    while unpacker.next_into(&mut row)? {
         let document = DocBuf::from_bytes(row.clone());
         if goes(document.as_raw())? { gone.push(document) } else { kept.push(document) }
     }

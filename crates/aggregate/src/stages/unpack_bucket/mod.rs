@@ -124,7 +124,7 @@ struct UnpackRun {
 impl Operator for UnpackRun {
     fn work(&mut self, cx: &mut Cx<'_>) -> Result<Step> {
         if self.open {
-            if self.unpacker.next_into(&mut self.row) {
+            if self.unpacker.next_into(&mut self.row)? {
                 return Ok(Step::Row);
             }
             self.open = false;

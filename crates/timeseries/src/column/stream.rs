@@ -186,8 +186,8 @@ impl Stream {
     }
 
     fn append_wide(&mut self, data: &[u8]) -> bool {
-        let same_form = self.kind != kind::BINARY
-            || (self.before.len() == data.len() && self.before[..5] == data[..5]);
+        let same_form =
+            self.kind != kind::BINARY || (self.before.len() == data.len() && self.before[..5] == data[..5]);
         let (true, Some(last), Some(number)) = (same_form, self.wide, value::wide(self.kind, data)) else {
             return false;
         };

@@ -119,9 +119,7 @@ pub(super) fn narrow(kind: u8, data: &[u8]) -> i64 {
 
 /// Whether values of the kind have differences other than none.
 pub(super) fn has_differences(kind: u8) -> bool {
-    is_wide(kind)
-        || is_twice(kind)
-        || matches!(kind, kind::DOUBLE | kind::BOOL | kind::INT32 | kind::INT64)
+    is_wide(kind) || is_twice(kind) || matches!(kind, kind::DOUBLE | kind::BOOL | kind::INT32 | kind::INT64)
 }
 
 /// The value of a number, by the value before it: writes its bytes and gives their number.

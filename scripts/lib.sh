@@ -13,74 +13,110 @@ as_root() {
     if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi
 }
 
+# Those of the named Debian packages that are not there yet.
+missing_packages() {
+    local package
+    for package in "$@"; do
+        dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || echo "$package"
+    done
+}
+
+# What apt knows, as of now.
+update_packages() {
+    [ -z "${packages_updated:-}" ] || return 0
+    as_root apt-get update -qq
+    packages_updated=1
+}
+
+# Ends with what is to be done where these packages cannot be installed. Nothing is installed here.
+check_packages() {
+    local missing package
+    missing=$(missing_packages "$@" | xargs)
+    [ -n "$missing" ] || return 0
+    command -v apt-get >/dev/null || die "please install: $missing"
+    if [ "$(id -u)" != 0 ] && ! command -v sudo >/dev/null; then
+        die "run as root, or install: $missing"
+    fi
+    update_packages
+    for package in $missing; do
+        [ -n "$(candidate "$package")" ] && continue
+        die "apt's sources have no package $package (sources are in /etc/apt/sources.list and /etc/apt/sources.list.d, a Debian's is named \"$(suite) main\"); nothing was installed"
+    done
+}
+
 # Installs those of the named Debian packages that are not there yet.
 install_packages() {
-    local missing=()
-    for package in "$@"; do
-        dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || missing+=("$package")
-    done
-    [ ${#missing[@]} = 0 ] && return
-    command -v apt-get >/dev/null || die "please install: ${missing[*]}"
-    if [ "$(id -u)" != 0 ] && ! command -v sudo >/dev/null; then
-        die "run as root, or install: ${missing[*]}"
-    fi
-    say "installing ${missing[*]}"
-    if [ -z "${packages_updated:-}" ]; then
-        as_root apt-get update -qq
-        packages_updated=1
-    fi
-    as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+    local missing
+    check_packages "$@"
+    missing=$(missing_packages "$@" | xargs)
+    [ -n "$missing" ] || return 0
+    say "installing $missing"
+    # shellcheck disable=SC2086
+    as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing >/dev/null
 }
+
+# The name of this Debian's release.
+suite() { sed -n 's/^VERSION_CODENAME=//p' /etc/os-release 2>/dev/null | grep . || echo stable; }
 
 # Whether the first version is at least the second.
 at_least() { [ "$(printf '%s\n%s\n' "$1" "$2" | sort -V | head -n 1)" = "$2" ]; }
 
 cargo_version() { cargo --version 2>/dev/null | sed -n 's/^cargo \([0-9.]*\).*/\1/p'; }
-candidate() { apt-cache policy "$1" 2>/dev/null | sed -n 's/^ *Candidate: \([0-9][0-9.]*\).*/\1/p'; }
+candidate() { apt-cache policy "$1" 2>/dev/null | sed -n 's/^ *Candidate: \([0-9][0-9.:]*\).*/\1/p'; }
 
 # rust-toolchain.toml asks for `stable`. Where rustup has none, but its default is new enough, that is used, and nothing is downloaded.
 keep_toolchain() {
     local default
     [ -z "${RUSTUP_TOOLCHAIN:-}" ] && command -v rustup >/dev/null || return 0
     rustup toolchain list 2>/dev/null | grep '^stable' >/dev/null && return
-    default=$(rustup default 2>/dev/null | cut -d ' ' -f 1)
+    default=$(rustup default 2>/dev/null | cut -d ' ' -f 1) || true
     [ -n "$default" ] || return 0
     if at_least "$(RUSTUP_TOOLCHAIN=$default cargo_version)" "$1"; then
         export RUSTUP_TOOLCHAIN=$default
     fi
 }
 
-# Rust of at least the workspace's rust-version: what is there, else Debian's, else rustup's.
-ensure_rust() {
-    local wanted
+# Finds Rust of at least the workspace's rust-version, and sets `rust_from`: empty where it is there, else the packages that have it. Nothing
+# is installed here; where there is none, it ends with what is to be done.
+find_rust() {
+    local wanted found
     wanted=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
+    rust_from=
     [ -f "$HOME/.cargo/env" ] && . "$HOME/.cargo/env"
     keep_toolchain "$wanted"
     at_least "$(cargo_version)" "$wanted" && return
-    command -v apt-get >/dev/null || die "please install Rust $wanted or newer, for example with rustup"
-    if ! at_least "$(candidate cargo-web)" "$wanted"; then
-        as_root apt-get update -qq && packages_updated=1
-    fi
+    found=$(cargo_version || true)
+    command -v apt-get >/dev/null || die "please install Rust $wanted or newer (found: ${found:-none}), for example with rustup"
+    at_least "$(candidate cargo-web)" "$wanted" || update_packages
     # Debian 12 keeps a current compiler for its browsers in the *-web packages.
     if at_least "$(candidate cargo-web)" "$wanted"; then
-        install_packages cargo-web rustc-web rustfmt-web rust-web-clippy
+        rust_from="cargo-web rustc-web rustfmt-web rust-web-clippy"
     elif at_least "$(candidate cargo)" "$wanted"; then
-        install_packages cargo rustc rustfmt rust-clippy
+        rust_from="cargo rustc rustfmt rust-clippy"
     elif [ -n "$(candidate rustup)" ]; then
-        install_packages rustup
+        rust_from=rustup
+    else
+        die "Rust $wanted or newer is needed (found: ${found:-none}), and apt's sources have none: add the suites $(suite)-updates and $(suite)-security to them (a Debian 12 keeps a current cargo-web there), or install Rust with rustup, then run this again; nothing was installed"
+    fi
+}
+
+ensure_build_tools() {
+    # clang comes with the library that bindgen reads C with; libclang-dev would add a quarter of a gigabyte of static libraries.
+    local packages=(build-essential clang mold pkg-config libpcre2-dev ca-certificates "$@")
+    # What cannot be had is said before anything is installed or made.
+    find_rust
+    # shellcheck disable=SC2086
+    check_packages "${packages[@]}" $rust_from
+    mkdir -p "$SHEAF_CACHE"
+    # shellcheck disable=SC2086
+    install_packages "${packages[@]}" $rust_from
+    if [ "$rust_from" = rustup ]; then
         rustup default stable
         export PATH="$HOME/.cargo/bin:$PATH"
     fi
     hash -r
-    at_least "$(cargo_version)" "$wanted" \
-        || die "Rust $wanted or newer is needed (found: $(cargo_version || true)); install it with rustup, then run this again"
-}
-
-ensure_build_tools() {
-    mkdir -p "$SHEAF_CACHE"
-    # clang comes with the library that bindgen reads C with; libclang-dev would add a quarter of a gigabyte of static libraries.
-    install_packages build-essential clang mold pkg-config libpcre2-dev ca-certificates
-    ensure_rust
+    find_rust
+    [ -z "$rust_from" ] || die "Rust is installed now, but it is not the one that is found first: $(command -v cargo) is $(cargo_version || true)"
     ensure_rocksdb
 }
 

@@ -52,7 +52,15 @@ fn follow(set: &Weak<ReplicaSet>, host: &str) -> bool {
     let Some(membership) = set.upgrade().map(|set| set.membership.clone()) else { return false };
     let mut to = membership.direct(host);
     to.connect_timeout = PATIENCE;
-    let Ok(mut connection) = Connection::open(host, &to) else { return false };
+    let mut connection = match Connection::open(host, &to) {
+        Ok(connection) => connection,
+        Err(error) => {
+            if let Some(set) = set.upgrade() {
+                set.unreached(host, &error);
+            }
+            return false;
+        }
+    };
     if connection.set_patience(LOOK, PATIENCE).is_err() {
         return false;
     }

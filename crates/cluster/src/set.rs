@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 use rand::seq::IndexedRandom;
 use sheaf_bson::DocBuf;
+use sheaf_client::dial::is_without_address;
 use sheaf_client::pool::Pool;
 use sheaf_client::{Membership, Role};
 use sheaf_errors::{Code, Error, Result, bail};
@@ -78,10 +79,19 @@ struct State {
     doubted: BTreeSet<String>,
     /// Members that have said last that they belong to another set, and to which one.
     strangers: BTreeMap<String, Option<String>>,
+    /// Members that could not be connected to, and why.
+    unreached: BTreeMap<String, Unreached>,
     /// Why a member is not watched.
     unwatched: Option<String>,
     /// It is no shard any more.
     has_left: bool,
+}
+
+/// Why a member could not be connected to.
+struct Unreached {
+    why: String,
+    /// Its name leads to no address.
+    nowhere: bool,
 }
 
 impl ReplicaSet {
@@ -135,7 +145,10 @@ impl ReplicaSet {
         let said = |host: &String| match state.strangers.get(host) {
             Some(Some(set)) => format!("{host} is a member of the set '{set}'"),
             Some(None) => format!("{host} answers, and is a member of no set"),
-            None => format!("{host} does not answer"),
+            None => match state.unreached.get(host) {
+                Some(unreached) => format!("{host} cannot be reached ({})", unreached.why),
+                None => format!("{host} does not answer"),
+            },
         };
         Some(state.members.keys().map(said).collect::<Vec<_>>().join(", "))
     }
@@ -155,7 +168,9 @@ impl ReplicaSet {
                 return Ok(host);
             }
             if began.elapsed() >= SELECTION {
-                let why = state.unwatched.as_ref().map_or(String::new(), |why| format!(" ({why})"));
+                let unreached = || state.unreached.values().next().map(|unreached| &unreached.why);
+                let why = state.unwatched.as_ref().or_else(unreached);
+                let why = why.map_or(String::new(), |why| format!(" ({why})"));
                 bail!(
                     Code::FAILED_TO_SATISFY_READ_PREFERENCE,
                     "Could not find host matching read preference {{ mode: \"{}\" }} for set {}{why}",
@@ -206,6 +221,22 @@ impl ReplicaSet {
         self.pool.forget(host);
     }
 
+    /// A member could not be connected to.
+    pub(crate) fn unreached(&self, host: &str, why: &sheaf_client::Error) {
+        let mut state = self.state.lock();
+        if state.members.contains_key(host) {
+            let nowhere = matches!(why, sheaf_client::Error::Io(error) if is_without_address(error));
+            state.unreached.insert(host.to_owned(), Unreached { why: why.to_string(), nowhere });
+        }
+    }
+
+    /// Whether no name of a member leads to an address: who waits for one waits for somebody to mend that.
+    pub fn leads_nowhere(&self) -> bool {
+        let state = self.state.lock();
+        let nowhere = |host: &String| state.unreached.get(host).is_some_and(|unreached| unreached.nowhere);
+        state.members.keys().all(nowhere)
+    }
+
     /// Whether a member's monitor is to ask anew; told once.
     pub(crate) fn is_doubted(&self, host: &str) -> bool {
         self.state.lock().doubted.remove(host)
@@ -239,6 +270,7 @@ impl ReplicaSet {
 impl State {
     /// Takes in what a member says; gives the members that were not known before.
     fn heard(&mut self, set: &str, host: &str, member: Member) -> Vec<String> {
+        self.unreached.remove(host);
         if member.role.set.as_deref() != Some(set) {
             // Another set's, or one that was not initiated yet.
             self.members.insert(host.to_owned(), None);
@@ -254,6 +286,7 @@ impl State {
             let told = member.role.hosts.iter().chain(&member.role.passives).take(MOST_MEMBERS);
             let told: Vec<String> = told.cloned().collect();
             self.members.retain(|known, _| told.contains(known) || known == host);
+            self.unreached.retain(|known, _| told.contains(known));
             new = told.into_iter().filter(|told| !self.members.contains_key(told)).collect();
         } else if self.primary.as_deref() == Some(host) {
             self.primary = None;

@@ -3,9 +3,9 @@
 use std::io;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use sheaf_client::dial::dial_async;
+use sheaf_client::dial::{dial_async, is_without_address};
 use sheaf_storage::critical::Critical;
 
 use crate::Replica;
@@ -29,6 +29,9 @@ const PAUSE: Duration = Duration::from_millis(50);
 
 /// How long such a link lasts, if nobody becomes a member meanwhile: one that has been removed is told so.
 const STRANGERS_LIFE: Duration = Duration::from_secs(5);
+
+/// So often it is said that a member's name leads to no address.
+const TOLD: Duration = Duration::from_secs(60);
 
 /// Runs a link's task: for good, or for a while where nobody of the configuration is at its address.
 pub async fn dial(replica: Weak<Replica>, Begun { host, to, link }: Begun) {
@@ -78,6 +81,7 @@ async fn run_for_a_while(replica: Weak<Replica>, host: Arc<str>, to: String, lin
 async fn run(replica: Weak<Replica>, host: Arc<str>, to: String, link: Arc<Link>) {
     // A panic would leave the other member without a word from this one for as long as it runs.
     let _critical = Critical::enter("a link to another member");
+    let mut told: Option<Instant> = None;
     loop {
         // A message that waits is the reason to connect.
         while link.is_empty() {
@@ -87,6 +91,10 @@ async fn run(replica: Weak<Replica>, host: Arc<str>, to: String, link: Arc<Link>
         link.end();
         let Some(replica) = replica.upgrade() else { return };
         if let Err(error) = ended {
+            if is_without_address(&error) && told.is_none_or(|told| told.elapsed() >= TOLD) {
+                tracing::warn!(host = &*host, %error, "a member cannot be reached: its name leads to no address");
+                told = Some(Instant::now());
+            }
             tracing::debug!(host = &*host, %error, "a link to a member ended");
             if Lost::by(&error) == Lost::Member {
                 replica.connection_lost(&host);

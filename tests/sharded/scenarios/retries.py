@@ -1,5 +1,6 @@
 """Retryable statements that come through two routers at the same time."""
 
+import contextlib
 import threading
 import uuid
 
@@ -49,7 +50,7 @@ def meet(cluster, routers, shards, attempts, held):
     first = [plant.find_one()["rank"] for plant in plants].index(5)
     slow = shards[1 - first if held == "find" else first]
     slow.admin.command({"configureFailPoint": "failCommand", "mode": {"times": 1}, "data": {
-        "failCommands": [held], "blockConnection": True, "blockTimeMS": 2000}})
+        "failCommands": [held], "blockConnection": True, "blockTimeMS": 700}})
     early = threading.Thread(target=attempts.send, args=(routers[0], "early"))
     early.start()
 
@@ -110,3 +111,36 @@ def a_new_primary_executes_for_who_has_asked_it(cluster):
             told = attempts.command, done, attempts.answers
             assert len(done) == 1 and done[0]["done"] == 1, told
             assert not isinstance(attempts.answers["early"], Exception), told
+
+
+@check
+def statements_follow_a_database(cluster):
+    """What was executed before `movePrimary` and is sent again afterwards is answered by the new shard as by the old one."""
+    with cluster.client(0, retryWrites=False) as client:
+        client.admin.command("enableSharding", "followed", primaryShard="shard0")
+        db = client.followed
+        db.plants.insert_many([{"_id": at, "n": 0} for at in range(3)])
+        db.create_collection("log", capped=True, size=1 << 20)
+
+        def ask(session, command):
+            return db.command({**command, "txnNumber": bson.Int64(1)}, session=session)
+
+        change = {"update": "plants", "updates": [{"q": {"_id": at}, "u": {"$inc": {"n": 1}}} for at in range(3)]}
+        find = {"findAndModify": "plants", "query": {"_id": 1}, "update": {"$inc": {"n": 10}}, "new": True}
+        log = {"insert": "log", "documents": [{"_id": 1}]}
+        commands = [change, find, log]
+        with contextlib.ExitStack() as stack:
+            sessions = [stack.enter_context(client.start_session()) for _ in range(60)]
+            first = [ask(session, command) for session, command in zip(sessions, commands)]
+            for session in sessions[3:]:
+                ask(session, {"update": "plants", "updates": [{"q": {"_id": 2}, "u": {"$inc": {"n": 1}}}]})
+            for to in ("shard1", "shard0"):
+                client.admin.command("movePrimary", "followed", to=to)
+                for session, command, before in zip(sessions, commands, first):
+                    again = ask(session, command)
+                    assert again["n" if "n" in before else "value"] == before["n" if "n" in before else "value"], (again, before)
+                for session in sessions[3:]:
+                    ask(session, {"update": "plants", "updates": [{"q": {"_id": 2}, "u": {"$inc": {"n": 1}}}]})
+                assert [plant["n"] for plant in db.plants.find(sort=[("_id", 1)])] == [1, 11, 58]
+                assert db.log.count_documents({}) == 1
+        client.drop_database("followed")

@@ -77,6 +77,7 @@ def sharding_statistics(cluster):
         admin.command("shardCollection", "counted.plants", key={"_id": 1})
         client.counted.plants.insert_many([{"_id": n} for n in range(50)])
         assert other.counted.plants.count_documents({"_id": {"$gte": 0}}) == 50
+        assert other.counted.notes.find_one() is None
         donor, recipient, known = of_shard(0), of_shard(1), cache(other)
         assert known["numDatabaseEntries"] > 0 and known["numCollectionEntries"] > 0, known
         admin.command({"moveRange": "counted.plants", "min": {"_id": 0}, "toShard": "shard1"})
@@ -96,3 +97,35 @@ def sharding_statistics(cluster):
         client.drop_database("counted")
     with cluster.config.direct(0) as config:
         assert "countDonorMoveChunkStarted" in config.admin.command("serverStatus")["shardingStatistics"]
+
+
+@check
+def settings_that_cannot_be_meant(cluster):
+    """`config.settings` keeps out sizes that cannot be and what nobody reads; a balancer's document that cannot be read stops it."""
+    with cluster.client(0) as client:
+        settings, admin = client.config.settings, client.admin
+
+        def size(value):
+            return lambda: settings.update_one({"_id": "chunksize"}, {"$set": {"value": value}}, upsert=True)
+
+        for value in (-5, 0, 0.5, 1025, "64", None):
+            refused(121, size(value))
+        refused(121, lambda: settings.insert_one({"_id": "chunksize", "value": 64, "more": 1}))
+        refused(121, lambda: settings.insert_one({"_id": "autosplit", "enabled": True}))
+        refused(121, lambda: settings.insert_one({"_id": 1}))
+        for value in (1, 1024, bson.Int64(64), 2.0):
+            size(value)()
+        [shown] = client.config.list_collections(filter={"name": "settings"})
+        assert "$jsonSchema" in shown["options"]["validator"], shown
+        settings.delete_one({"_id": "chunksize"})
+        settings.insert_one({"_id": "automerge", "enabled": True})
+        settings.delete_one({"_id": "automerge"})
+        before = settings.find_one({"_id": "balancer"})
+        admin.command("balancerStart")
+        assert admin.command("balancerStatus")["mode"] == "full"
+        for wrong in ({"mode": "sometimes"}, {"stopped": "yes"}, {"activeWindow": {"start": "22:00"}}):
+            settings.update_one({"_id": "balancer"}, {"$set": wrong})
+            assert admin.command("balancerStatus")["mode"] == "off", wrong
+            settings.replace_one({"_id": "balancer"}, {"mode": "full", "stopped": False})
+        admin.command("balancerStop")
+        assert settings.find_one({"_id": "balancer"}) == before

@@ -1,10 +1,11 @@
 """Processes that were started with the wrong flags: each says what is wrong, and nobody waits for it in silence."""
 
 import json
+import socket
 import time
 
 from checks import alone, check, refused
-from cluster import Router, eventually, neighbours
+from cluster import ReplicaSet, Router, eventually, neighbours
 from scenarios import spread_evenly
 
 
@@ -44,18 +45,21 @@ def a_router_with_wrong_config_servers(cluster):
     port, = neighbours(1)
     shard = cluster.address(cluster.shards[0])
     wrong = {
-        f"config/127.0.0.1:{port}": "does not answer",
+        f"config/127.0.0.1:{port}": "cannot be reached (Connection refused",
+        "config/nosuch.invalid:27019": "Could not find address for nosuch.invalid:27019",
         shard: "was not started with --configsvr",
         "other/" + shard.split("/")[1]: "is a member of the set 'shard0'",
     }
-    for configdb, reason in wrong.items():
-        router = Router(configdb, neighbours(1)[0])
-        router.start()
-        try:
-            eventually(lambda: said(router, 99000062), "a warning")
+    routers = [Router(configdb, port) for configdb, port in zip(wrong, neighbours(len(wrong)))]
+    try:
+        for router in routers:
+            router.start()
+        for router, reason in zip(routers, wrong.values()):
+            eventually(lambda router=router: said(router, 99000062), "a warning")
             warned = said(router, 99000062)
             assert warned[0]["s"] == "W" and reason in warned[0]["attr"]["reason"], warned
-        finally:
+    finally:
+        for router in routers:
             router.cleanup()
 
 
@@ -73,3 +77,32 @@ def what_cannot_be_says_why(cluster):
         assert "orphanCleanupDelaySecs" in str(error) and "whyback.plants" in str(error), error
         error = refused(20, lambda: client.admin.command("addShard", cluster.address(cluster.shards[1]), name="another"))
         assert "named shard1" in str(error), error
+
+
+@check
+def names_without_an_address(cluster):
+    """Whose name leads to no address is not taken for somebody who is dead."""
+    unknown = "Could not find address for nosuch.invalid:27018"
+    with cluster.client(0) as client:
+        error = refused(96, lambda: client.admin.command("addShard", "shard9/nosuch.invalid:27018"))
+        assert unknown in str(error), error
+    members = ReplicaSet([{}, {}], name="named")
+    try:
+        for server in members.servers:
+            server.start()
+        with members.direct(0) as member:
+            # Names of the one machine alone would not go with one of another.
+            hosts = [f"{socket.gethostname()}:{members.servers[0].port}", "nosuch.invalid:27018"]
+            config = {"_id": "named", "version": 1, "members": [{"_id": at, "host": host} for at, host in enumerate(hosts)]}
+            error = refused(74, lambda: member.admin.command("replSetInitiate", config))
+            assert unknown in str(error), error
+            config["members"] = config["members"][:1]
+            member.admin.command("replSetInitiate", config)
+            eventually(lambda: member.admin.command("hello")["isWritablePrimary"], "it leads")
+            config["version"] = 2
+            config["members"].append({"_id": 1, "host": hosts[1], "votes": 0, "priority": 0})
+            member.admin.command("replSetReconfig", config, force=True)
+            eventually(lambda: unknown in members.servers[0].log_tail(400), "the log names the member that has no address")
+    finally:
+        for server in members.servers:
+            server.cleanup()

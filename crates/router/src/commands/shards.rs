@@ -65,6 +65,9 @@ pub struct AddShard<'a> {
 /// How long a new shard's set may take to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// The same where none of its members' names leads to an address.
+const NOWHERE_PATIENCE: Duration = Duration::from_secs(2);
+
 impl<'a> Command<'a, Operation<'a>> for AddShard<'a> {
     const NAME: &'static str = "addShard";
     const SPEC: Spec = spec(&["addshard"], "adds a replica set to the cluster as a shard", Access::Write);
@@ -129,12 +132,14 @@ impl AddShard<'_> {
         let began = Instant::now();
         let go_on = || {
             op.check_interrupt()?;
-            if began.elapsed() >= PATIENCE {
+            let patience = if set.leads_nowhere() { NOWHERE_PATIENCE } else { PATIENCE };
+            if began.elapsed() >= patience {
                 bail!(
                     Code::OPERATION_FAILED,
-                    "failed to run command on {}: no primary of set '{}' has answered",
+                    "failed to run command on {}: no primary of set '{}' has answered{}",
                     self.address,
-                    set.name()
+                    set.name(),
+                    set.what_is_missing().map_or(String::new(), |why| format!(": {why}"))
                 );
             }
             Ok(())

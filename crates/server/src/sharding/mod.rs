@@ -12,6 +12,7 @@
 
 pub mod conductor;
 mod databases;
+mod dropped;
 mod effects;
 pub mod figures;
 mod guarded;
@@ -34,6 +35,7 @@ mod sending;
 mod shard_server;
 mod shown;
 mod slot;
+pub mod statements;
 pub mod statistics;
 mod traffic;
 pub mod turns;

@@ -62,6 +62,10 @@ pub mod name {
     pub const TAKE_COLLECTION: &str = "_shardsvrTakeCollection";
     /// Shows the documents of a collection in its order.
     pub const RECORDS: &str = "_shardsvrRecords";
+    /// Tells the retryable statements about a collection that are on record.
+    pub const STATEMENTS: &str = "_shardsvrStatements";
+    /// Takes another shard's records of retryable statements.
+    pub const TAKE_STATEMENTS: &str = "_shardsvrTakeStatements";
     /// Makes the hidden collection of an operation that gives a collection another key or place.
     pub const PREPARE: &str = "_shardsvrReshardingPrepare";
     /// Takes documents into the hidden collection.

@@ -17,7 +17,7 @@ use sheaf_shard::{
 };
 use sheaf_storage::{Engine, Interrupt, OpTime, Transaction, TransactionRecord};
 
-use super::databases::Dropped;
+use super::dropped::Dropped;
 use super::identity::Identity;
 use super::names::{id_of, record_of, row_of, time_of};
 use super::placements::Placements;

@@ -19,6 +19,7 @@ use crate::sharding::moving;
 use crate::sharding::participants::{self, name};
 use crate::sharding::resharding;
 use crate::sharding::room;
+use crate::sharding::statements;
 
 /// What is true of all of them.
 const fn spec(help: &'static str) -> Spec {
@@ -156,6 +157,8 @@ on_shards! {
     SettleDatabase = name::SETTLE_DATABASE, homes::settle, "opens a database that has come, or drops one that has left";
     TakeCollection = name::TAKE_COLLECTION, homes::take, "makes a collection what it is on another shard";
     Records = name::RECORDS, homes::records, "shows the documents of a collection in its order";
+    Statements = name::STATEMENTS, statements::tell, "tells what is on record of retryable statements about a collection";
+    TakeStatements = name::TAKE_STATEMENTS, statements::take, "takes another shard's records of retryable statements";
     MakeRoom = name::MAKE_ROOM, room::make_room, "makes the collection of a range that is about to be received";
     PrepareResharding = name::PREPARE, resharding::prepare, "makes the collection that takes another one's place";
     FetchResharded = name::FETCH, resharding::fetch, "takes documents for a collection that takes another one's place";

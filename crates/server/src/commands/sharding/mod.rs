@@ -126,6 +126,8 @@ pub static COMMANDS: &[Entry<RunOnMongod>] = &[
     registered!(ByConductor<internal::SettleDatabase>),
     registered!(ByConductor<internal::TakeCollection>),
     registered!(ByConductor<internal::Records>),
+    registered!(ByConductor<internal::Statements>),
+    registered!(ByConductor<internal::TakeStatements>),
     registered!(ByConductor<internal::Sync>),
     registered!(ByConductor<internal::Describe>),
     registered!(ByConductor<internal::PrepareResharding>),

@@ -45,13 +45,13 @@ impl Conductor {
     /// A round.
     pub(super) fn balance(&self, watches: &mut HashMap<[u8; 16], Watch>, go_on: Interrupt<'_>) -> Result<()> {
         let _round = {
-            if !self.balances_now()? {
+            if !self.balances_now() {
                 return Ok(());
             }
             self.balancer.begin()
         };
         // It may have been stopped before the round was to be seen.
-        if !self.balances_now()? {
+        if !self.balances_now() {
             return Ok(());
         }
         let entries: Result<Vec<Entry>> =
@@ -250,7 +250,7 @@ impl Conductor {
             // What was decided by is not so any more, or nobody wants it any more.
             check_same(chunks, entry)?;
             let chunk = chunks.table.chunk_of(min);
-            let is_stopped = !self.balances_now()? || !may_be_balanced(chunks.entry.document.as_raw());
+            let is_stopped = !self.balances_now() || !may_be_balanced(chunks.entry.document.as_raw());
             if is_stopped || chunk.shard() != from || *max > chunk.max {
                 bail!(
                     Code::BALANCER_INTERRUPTED,
@@ -284,8 +284,22 @@ impl Conductor {
     }
 
     /// Whether chunks may be moved now.
-    fn balances_now(&self) -> Result<bool> {
-        Ok(self.balances()? && self.is_in_window()?)
+    fn balances_now(&self) -> bool {
+        match self.balancer_settings() {
+            Ok(settings) => {
+                *self.balancer.refused.lock() = None;
+                settings.on && self.is_in_window(settings.window)
+            }
+            Err(error) => {
+                let text = error.to_string();
+                let mut told = self.balancer.refused.lock();
+                if told.as_ref() != Some(&text) {
+                    tracing::warn!(error = &*text, "nothing is balanced: config.settings cannot be read");
+                    *told = Some(text);
+                }
+                false
+            }
+        }
     }
 
     /// Whether the shards' bytes of a collection differ by more than they may.

@@ -25,6 +25,7 @@ mod rename;
 mod reshard;
 mod rounds;
 mod settings;
+mod settings_rules;
 mod shard_collection;
 mod shards;
 mod watch;
@@ -167,6 +168,7 @@ impl Conductor {
                 self.engine.create_indexes(namespace, &specs, go_on)?;
             }
         }
+        self.guard_settings(go_on)?;
         *self.prepared.lock() = Some(term);
         Ok(())
     }

@@ -184,6 +184,19 @@ fn sync(conductor: &Conductor, at: RawDoc<'_>, collection: RawDoc<'_>, go_on: In
     conductor.tell(text(at, "to"), &command, go_on).map(|_| ())
 }
 
+/// What is sent again is answered by the new shard as by the closed one.
+fn take_statements(
+    conductor: &Conductor,
+    at: RawDoc<'_>,
+    collection: RawDoc<'_>,
+    go_on: Interrupt<'_>,
+) -> Result<()> {
+    let step = conductor.step()?;
+    let command =
+        doc! { (name::TAKE_STATEMENTS): text(collection, "ns"), "step": step, "from": text(at, "from") };
+    conductor.tell(text(at, "to"), &command, go_on).map(|_| ())
+}
+
 /// The new shard has what the closed one has, and nothing else.
 fn catch_up(conductor: &Conductor, at: RawDoc<'_>, go_on: Interrupt<'_>) -> Result<()> {
     let (db, from, to) = (name_of(at), text(at, "from"), text(at, "to"));
@@ -203,6 +216,7 @@ fn catch_up(conductor: &Conductor, at: RawDoc<'_>, go_on: Interrupt<'_>) -> Resu
     }
     for collection in there {
         take(conductor, at, collection, false, go_on)?;
+        take_statements(conductor, at, collection, go_on)?;
         if is(collection, "view") || is(collection, "capped") {
             continue;
         }

@@ -20,6 +20,8 @@ pub(super) struct Balancer {
     rounds: AtomicI64,
     /// Collections for which nothing was to be done when their shards had so many bytes.
     pub settled: Mutex<HashMap<[u8; 16], u64>>,
+    /// Why the settings could not be read, once it was told.
+    pub refused: Mutex<Option<String>>,
 }
 
 impl Balancer {

@@ -5,13 +5,13 @@ use sheaf_errors::{Code, Result, bail};
 use sheaf_storage::Interrupt;
 
 use super::chunks::{COLLECTIONS, Entry};
-use super::ddl::{text, with};
+use super::ddl::with;
 use super::plan::ZoneRange;
 use super::ranges::{Chunks, namespace_of};
+use super::settings_rules::{BalancerSettings, SETTINGS, chunk_megabytes};
 use super::{Conductor, db_of};
 use crate::args::{Args, Loose};
 
-pub(super) const SETTINGS: &str = "config.settings";
 pub(super) const BALANCER: &str = "balancer";
 
 /// The field of a collection's entry by which its ranges stay where they are.
@@ -56,18 +56,21 @@ impl Conductor {
     pub fn balancer_status(&self, args: &mut Args<'_>, _: Interrupt<'_>) -> Result<DocBuf> {
         args.own_value();
         args.finish()?;
-        let mode = if self.balances()? { "full" } else { "off" };
+        let is_on = self.balancer_settings().is_ok_and(|settings| settings.on);
+        let mode = if is_on { "full" } else { "off" };
         let (is_in_round, rounds) = self.balancer.status();
         Ok(doc! {
             "mode": mode, "inBalancerRound": is_in_round, "numBalancerRounds": rounds, "term": self.replica.role().term as i64
         })
     }
 
-    /// Whether chunks may be moved without anybody asking for it.
-    pub(super) fn balances(&self) -> Result<bool> {
+    /// Whether and when chunks may be moved without anybody asking for it.
+    ///
+    /// Errors: `BadValue`, `TypeMismatch`, if what is set cannot be read: none may.
+    pub(super) fn balancer_settings(&self) -> Result<BalancerSettings> {
+        self.default_chunk_bytes()?;
         let known = self.get(SETTINGS, Value::String(BALANCER))?;
-        let known = known.as_ref().map_or(RawDoc::EMPTY, DocBuf::as_raw);
-        Ok(text(known, "mode") != "off" && !known.get("stopped").is_some_and(|stopped| stopped.truthy()))
+        BalancerSettings::parse(known.as_ref().map_or(RawDoc::EMPTY, DocBuf::as_raw))
     }
 
     /// What a chunk of a collection weighs at most, in bytes.
@@ -144,7 +147,7 @@ impl Conductor {
 
     fn default_chunk_bytes(&self) -> Result<i64> {
         let setting = self.get(SETTINGS, Value::String("chunksize"))?;
-        let value = setting.as_ref().and_then(|setting| setting.as_raw().get("value")?.as_exact_i64());
+        let value = chunk_megabytes(setting.as_ref().map(DocBuf::as_raw))?;
         Ok(value.unwrap_or(CHUNK_MEGABYTES) << 20)
     }
 

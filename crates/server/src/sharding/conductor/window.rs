@@ -1,30 +1,19 @@
 //! The balancer's window: the time of day in which it may move chunks (`activeWindow` of its settings).
 
-use sheaf_bson::{DocBuf, RawDoc, Value};
-use sheaf_errors::Result;
-
 use super::Conductor;
-use super::ddl::text;
-use super::settings::{BALANCER, SETTINGS};
 
 impl Conductor {
-    /// Whether it is the time of day for balancing, by this server's time zone. Without a window, or with one that cannot be read, it is.
-    pub(super) fn is_in_window(&self) -> Result<bool> {
-        let known = self.get(SETTINGS, Value::String(BALANCER))?;
-        let window = known.as_ref().map_or(RawDoc::EMPTY, DocBuf::as_raw).get("activeWindow");
-        let Some(window) = window.and_then(|window| window.as_doc()) else { return Ok(true) };
-        let (Some(start), Some(stop)) = (minute_of(text(window, "start")), minute_of(text(window, "stop")))
-        else {
-            return Ok(true);
-        };
+    /// Whether it is the time of day for balancing, by this server's time zone; it is, without a window.
+    pub(super) fn is_in_window(&self, window: Option<(i32, i32)>) -> bool {
+        let Some((start, stop)) = window else { return true };
         let now = jiff::Timestamp::from_millisecond(self.front.clock.now_millis());
         let now = now.unwrap_or(jiff::Timestamp::UNIX_EPOCH).to_zoned(jiff::tz::TimeZone::system());
-        Ok(is_within(i32::from(now.hour()) * 60 + i32::from(now.minute()), start, stop))
+        is_within(i32::from(now.hour()) * 60 + i32::from(now.minute()), start, stop)
     }
 }
 
 /// The minute of the day that `HH:MM` names.
-fn minute_of(time: &str) -> Option<i32> {
+pub(super) fn minute_of(time: &str) -> Option<i32> {
     let (hours, minutes) = time.split_once(':')?;
     let (hours, minutes): (i32, i32) = (hours.parse().ok()?, minutes.parse().ok()?);
     ((0..24).contains(&hours) && (0..60).contains(&minutes)).then_some(hours * 60 + minutes)

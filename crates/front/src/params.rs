@@ -51,6 +51,7 @@ use When::{Both, Runtime, Startup};
 /// The parameters that have an effect here. Sorted by name.
 const PARAMETERS: &[Parameter] = &[
     parameter("allowMultipleArbiters", Bool(false), Startup, ANY),
+    parameter("analyzeShardKeyMonotonicityCorrelationCoefficientThreshold", Double(0.7), Both, (0.0, 1.0)),
     parameter("analyzeShardKeyNumRanges", Int(100), Both, POSITIVE),
     parameter("auditAuthorizationSuccess", Bool(false), Both, ANY),
     parameter("automationServiceDescriptor", Text(""), Both, (0.0, 64.0)),

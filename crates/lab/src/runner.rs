@@ -297,6 +297,9 @@ impl Run<'_> {
             context.recorder = Arc::new(Recorder::tracing());
         }
         context.load = variation.phases.load(self.options.scale)?;
+        if let Span::Seconds(seconds) = context.load.measure {
+            context.faults_planned.end_after(seconds);
+        }
         context.stop = self.stop.clone();
         context.journal = self.journal.clone();
         context.meter = Meter::new(running.processes.iter().map(|process| process.server.clone()).collect());

@@ -118,7 +118,7 @@ def settings_that_cannot_be_meant(cluster):
         [shown] = client.config.list_collections(filter={"name": "settings"})
         assert "$jsonSchema" in shown["options"]["validator"], shown
         settings.delete_one({"_id": "chunksize"})
-        settings.insert_one({"_id": "automerge", "enabled": True})
+        settings.update_one({"_id": "automerge"}, {"$set": {"enabled": True}}, upsert=True)
         settings.delete_one({"_id": "automerge"})
         before = settings.find_one({"_id": "balancer"})
         admin.command("balancerStart")

@@ -1,5 +1,7 @@
 """The page on analyzeShardKey: how well a key would spread a collection."""
 
+import bson
+
 from checks import check, refused
 from scenarios import spread_evenly
 
@@ -41,3 +43,30 @@ def keys_are_analyzed_before_they_are_chosen(cluster):
         client.keys.create_collection("empty")
         refused(20, lambda: admin.command("analyzeShardKey", "keys.empty", key={"_id": 1}))
         refused(73, lambda: admin.command("analyzeShardKey", "keys", key={"a": 1}))
+
+
+@check
+def keys_that_grow_with_time_are_told(cluster):
+    """`_id`s that are ObjectIds tell when documents came; other ones do not."""
+    with cluster.client() as client:
+        plants = client.growing.plants
+        plants.insert_many([{"_id": bson.ObjectId(), "up": at, "down": -at, "mixed": at * 7919 % 300} for at in range(300)])
+        for key in ("up", "down", "mixed"):
+            plants.create_index(key)
+        plants.create_index([("up", "hashed")])
+        plants.create_index([("mixed", 1), ("up", 1)])
+
+        def monotonicity(**key):
+            told = client.admin.command("analyzeShardKey", "growing.plants", key=key, readWriteDistribution=False)
+            return told["keyCharacteristics"]["monotonicity"]
+
+        assert monotonicity(up=1) == {"recordIdCorrelationCoefficient": 1.0, "type": "monotonic"}
+        assert monotonicity(down=1) == {"recordIdCorrelationCoefficient": -1.0, "type": "monotonic"}
+        assert monotonicity(_id=1)["type"] == "monotonic"
+        for key in ({"mixed": 1}, {"mixed": 1, "up": 1}):
+            told = monotonicity(**key)
+            assert told["type"] == "not monotonic" and abs(told["recordIdCorrelationCoefficient"]) < 0.2, told
+        assert monotonicity(up="hashed") == {"type": "not monotonic"}
+        plants.insert_one({"_id": 1, "up": 1})
+        assert monotonicity(up=1) == {"type": "unknown"}
+        client.drop_database("growing")

@@ -184,6 +184,14 @@ impl Default for Dice {
 const HORIZON: Duration = Duration::from_secs(3600);
 
 impl FaultPlan {
+    /// The load ends after so many seconds. What comes by chance comes before that: workloads that look after their work then, such as streams that
+    /// are read to their end, would be counted to have been met.
+    pub fn end_after(&mut self, seconds: f64) {
+        if self.random {
+            self.faults.retain(|fault| fault.at.as_secs_f64() < seconds);
+        }
+    }
+
     /// Reads a list of faults, or `{random: {seed, every, for, kinds}}`. Scheduled moments shrink with the scale, as the
     /// phases do; lengths do not, because what a fault does depends on them.
     pub fn parse(faults: &Value, scale: f64, seed: u64) -> Result<FaultPlan> {
@@ -375,6 +383,12 @@ mod tests {
         assert!(KINDS.iter().all(|kind| faults.iter().any(|fault| fault.kind == *kind)));
         // One at a time.
         assert!(faults.windows(2).all(|pair| pair[0].at + pair[0].length < pair[1].at));
+        let mut ended = plan(7);
+        ended.end_after(60.0);
+        assert!(!ended.is_empty() && ended.faults.iter().all(|fault| fault.at < Duration::from_secs(60)));
+        let mut listed = parse("[{at: 90s, kill: primary}]").unwrap();
+        listed.end_after(60.0);
+        assert_eq!(listed.faults.len(), 1, "what was asked for by name is told to have been missed");
         let only = parse("{random: {kinds: [pause]}}").unwrap();
         assert!(only.faults.iter().all(|fault| fault.kind == Kind::Pause) && !only.needs_links());
     }

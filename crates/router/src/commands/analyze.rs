@@ -14,6 +14,7 @@ use sheaf_rows::{Cx, Limits, Operator};
 use sheaf_shard::placement::KeyPattern;
 
 use super::distribution::Subject;
+use super::monotonicity::{self, Monotonicity};
 use super::shards;
 use crate::addressed::Placed;
 use crate::database::ClusterDatabase;
@@ -202,6 +203,8 @@ impl AnalyzeShardKey<'_> {
         while sheaf_rows::pull(&mut run, &mut cx)? {
             seen.note(run.row().document());
         }
+        let monotonicity = self.monotonicity(op, &database, total, &mut cx)?;
+        let threshold = op.router.parameters.double(monotonicity::THRESHOLD);
         let is_spread =
             until_fresh(op, &self.namespace.database, &self.namespace.collection, false, |placed| {
                 Ok(matches!(placed, Placed::Spread(_)))
@@ -222,12 +225,33 @@ impl AnalyzeShardKey<'_> {
                 entry.append("frequency", *count);
             }
             drop(common);
-            // Documents lie in the order of their `_id`s, not in that in which they came.
-            out.document("monotonicity").append("type", "unknown");
+            monotonicity.append(&self.pattern, threshold, &mut out.document("monotonicity"));
             if is_spread {
                 out.append("note", NOTE);
             }
         })))
+    }
+
+    fn monotonicity(
+        &self,
+        op: &Operation<'_>,
+        database: &ClusterDatabase,
+        total: i64,
+        cx: &mut Cx<'_>,
+    ) -> Result<Monotonicity> {
+        let mut found = Monotonicity::default();
+        if !monotonicity::is_open(&self.pattern) {
+            return Ok(found);
+        }
+        let stages = monotonicity::stages(&self.pattern, total);
+        let mut parse = ParseCx::new().with_now(op.now_millis());
+        let pipeline = Arc::new(Pipeline::parse(stages.as_raw(), &self.namespace, &mut parse)?);
+        parse.finish()?;
+        let mut run = database.run(&self.namespace, &pipeline, cx)?;
+        while sheaf_rows::pull(&mut run, cx)? {
+            found.note(run.row().document());
+        }
+        Ok(found)
     }
 
     /// Counts each value of the key, over a sample if there are many documents.

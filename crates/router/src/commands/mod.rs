@@ -20,6 +20,7 @@ mod isdbgrid;
 mod list_collections;
 mod list_databases;
 mod map_reduce;
+mod monotonicity;
 mod operations;
 mod owners;
 mod profile;

@@ -2,7 +2,7 @@
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use sheaf_bson::{DocBuf, DocWriter, ObjectId, RawDoc, Value, doc};
 use sheaf_wire::{ADDED_ON_THE_WAY, Flags, HEADER_LEN, Header, MAX_MESSAGE_SIZE, OpCode, REPLY_HEAD};
@@ -223,6 +223,40 @@ impl Connection {
 
     /// Sends a message; its reply is to be [received](Connection::receive_while).
     pub fn send(&mut self, message: &mut Message) -> Result<()> {
+        let bytes = self.numbered(message)?;
+        Ok(self.stream.write_all(bytes)?)
+    }
+
+    /// The same. `go_on` is asked each time that nothing was taken for as long as a write waits; after `most` of that it is over.
+    ///
+    /// Errors: the network's, and those of `go_on`; nothing more can be said on this connection then.
+    pub fn send_while(
+        &mut self,
+        message: &mut Message,
+        most: Duration,
+        go_on: &mut dyn FnMut() -> Result<()>,
+    ) -> Result<()> {
+        let mut left = self.numbered(message)?;
+        let mut progress = None;
+        while !left.is_empty() {
+            match self.stream.write(left) {
+                Ok(0) => return Err(io::Error::from(io::ErrorKind::WriteZero).into()),
+                Ok(n) => (left, progress) = (&left[n..], None),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    if progress.get_or_insert_with(Instant::now).elapsed() >= most {
+                        return Err(io::Error::from(io::ErrorKind::TimedOut).into());
+                    }
+                    go_on()?;
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// The message with its header.
+    fn numbered<'m>(&mut self, message: &'m mut Message) -> Result<&'m [u8]> {
         let bytes = &mut message.bytes;
         if bytes.len() > MAX_MESSAGE_SIZE + ADDED_ON_THE_WAY {
             return Err(Error::usage(format!("a message of {} bytes is too large", bytes.len())));
@@ -231,7 +265,7 @@ impl Connection {
         let length = bytes.len() as u32;
         Header { length, request_id: self.request_id, response_to: 0, opcode: OpCode::Msg }.write(bytes);
         bytes[HEADER_LEN..HEADER_LEN + 4].copy_from_slice(&message.flags.to_le_bytes());
-        Ok(self.stream.write_all(bytes)?)
+        Ok(bytes)
     }
 
     fn receive(&mut self) -> Result<()> {

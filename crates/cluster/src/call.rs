@@ -1,5 +1,6 @@
 //! A message to a member and its answer.
 
+use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -14,6 +15,9 @@ use crate::set::{ReplicaSet, SELECTION};
 
 /// How long a member may take to accept a connection.
 const CONNECT: Duration = Duration::from_secs(5);
+
+/// After so long it is tried anew, by who still should.
+const CONNECT_TURN: Duration = Duration::from_millis(1500);
 
 /// How long one write may make no progress.
 const WRITE: Duration = Duration::from_secs(60);
@@ -39,6 +43,8 @@ pub struct Call {
     set: Arc<ReplicaSet>,
     host: String,
     connection: Connection,
+    /// How often the member had been found silent when it was sent.
+    silences: u64,
 }
 
 /// An answer. Its connection goes back to the pool when it is dropped.
@@ -92,11 +98,14 @@ impl Call {
         let began = Instant::now();
         loop {
             let host = set.select(&asker.preference, asker.go_on)?;
-            match Call::send_to(set, &host, message) {
+            match Call::send_while(set, &host, message, asker.go_on) {
                 Ok(call) => return Ok(call),
+                Err(Lost::Stopped(error)) => return Err(error),
                 // The message cannot be sent at all.
-                Err(error @ sheaf_client::Error::Usage(_)) => return Err(unreachable(&host, &error)),
-                Err(error) => {
+                Err(Lost::Network(error @ sheaf_client::Error::Usage(_))) => {
+                    return Err(unreachable(&host, &error));
+                }
+                Err(Lost::Network(error)) => {
                     set.lost(&host);
                     if !asker.again || began.elapsed() >= SELECTION {
                         return Err(unreachable(&host, &error));
@@ -108,17 +117,39 @@ impl Call {
 
     /// Sends a message to this member.
     pub fn send_to(set: &Arc<ReplicaSet>, host: &str, message: &mut Message) -> sheaf_client::Result<Call> {
-        let mut connection = match set.pool.take(host) {
-            Some(kept) => kept,
-            None => open(set, host)?,
+        Call::send_while(set, host, message, &|| Ok(())).map_err(|lost| match lost {
+            Lost::Network(error) => error,
+            Lost::Stopped(_) => sheaf_client::Error::Interrupted,
+        })
+    }
+
+    fn send_while(
+        set: &Arc<ReplicaSet>,
+        host: &str,
+        message: &mut Message,
+        go_on: &dyn Fn() -> Result<()>,
+    ) -> Result<Call, Lost> {
+        let silences = set.silences(host);
+        let mut stopped = None;
+        let mut goes_on = || goes_on(set, host, silences, go_on, &mut stopped);
+        let sent = match set.pool.take(host) {
+            Some(kept) => Ok(kept),
+            None => open(set, host, &mut goes_on),
         };
-        connection.send(message)?;
-        Ok(Call { set: set.clone(), host: host.to_owned(), connection })
+        let sent = sent.and_then(|mut connection| {
+            connection.send_while(message, WRITE, &mut goes_on)?;
+            Ok(connection)
+        });
+        match (sent, stopped) {
+            (Ok(connection), _) => Ok(Call { set: set.clone(), host: host.to_owned(), connection, silences }),
+            (Err(_), Some(error)) => Err(Lost::Stopped(error)),
+            (Err(error), None) => Err(Lost::Network(error)),
+        }
     }
 
     /// Whether something of the answer is there, or nothing can come any more.
     pub fn is_ready(&self) -> bool {
-        self.connection.is_readable()
+        self.connection.is_readable() || self.silences != self.set.silences(&self.host)
     }
 
     /// The socket, for who waits for the answer without a thread.
@@ -145,12 +176,7 @@ impl Call {
                     sheaf_client::Error::Interrupted
                 })
             },
-            &mut || {
-                go_on().map_err(|error| {
-                    stopped = Some(error);
-                    sheaf_client::Error::Interrupted
-                })
-            },
+            &mut || goes_on(&self.set, &self.host, self.silences, go_on, &mut stopped),
         );
         match (received, stopped.or(full)) {
             (Ok(()), _) => {
@@ -223,10 +249,45 @@ fn not_primary(reply: RawDoc<'_>) -> Option<Error> {
     is_not_primary(code).then(|| Error::new(code, text))
 }
 
-fn open(set: &ReplicaSet, host: &str) -> sheaf_client::Result<Connection> {
+/// Whether to go on waiting for a member: whoever asks wants to, and it was not found silent since the request went out.
+fn goes_on(
+    set: &ReplicaSet,
+    host: &str,
+    silences: u64,
+    go_on: &dyn Fn() -> Result<()>,
+    stopped: &mut Option<Error>,
+) -> sheaf_client::Result<()> {
+    if set.silences(host) != silences {
+        let text = format!("{host} does not answer any more");
+        return Err(io::Error::new(io::ErrorKind::ConnectionAborted, text).into());
+    }
+    go_on().map_err(|error| {
+        *stopped = Some(error);
+        sheaf_client::Error::Interrupted
+    })
+}
+
+fn open(
+    set: &ReplicaSet,
+    host: &str,
+    goes_on: &mut dyn FnMut() -> sheaf_client::Result<()>,
+) -> sheaf_client::Result<Connection> {
+    let began = Instant::now();
     let mut to = set.membership.direct(host);
-    to.connect_timeout = CONNECT;
-    let mut connection = Connection::open(host, &to)?;
-    connection.set_patience(ASK, WRITE)?;
-    Ok(connection)
+    (to.connect_timeout, to.socket_timeout) = (CONNECT_TURN, CONNECT);
+    loop {
+        match Connection::open(host, &to) {
+            Ok(mut connection) => {
+                connection.set_patience(ASK, ASK)?;
+                return Ok(connection);
+            }
+            // A link that is cut says nothing; meanwhile another one may have become primary.
+            Err(sheaf_client::Error::Io(error))
+                if error.kind() == io::ErrorKind::TimedOut && began.elapsed() < CONNECT =>
+            {
+                goes_on()?;
+            }
+            Err(error) => return Err(error),
+        }
+    }
 }

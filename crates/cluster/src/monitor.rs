@@ -13,6 +13,9 @@ use crate::set::{HEARTBEAT as AWAIT, Member, ReplicaSet};
 /// How long one may take to accept a connection, and to answer beyond what it was allowed to wait.
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// How long a member may take for its answer after another one has become primary.
+const PATIENCE_WITH_SUSPECTS: Duration = Duration::from_millis(400);
+
 /// How often a monitor looks whether it should ask anew.
 const LOOK: Duration = Duration::from_millis(20);
 
@@ -51,12 +54,20 @@ fn watch(set: &Weak<ReplicaSet>, host: &str) {
 fn follow(set: &Weak<ReplicaSet>, host: &str) -> bool {
     let Some(membership) = set.upgrade().map(|set| set.membership.clone()) else { return false };
     let mut to = membership.direct(host);
-    to.connect_timeout = PATIENCE;
+    let patience = if set.upgrade().is_some_and(|set| set.is_suspected(host)) {
+        PATIENCE_WITH_SUSPECTS
+    } else {
+        PATIENCE
+    };
+    (to.connect_timeout, to.socket_timeout) = (patience, patience);
     let mut connection = match Connection::open(host, &to) {
         Ok(connection) => connection,
         Err(error) => {
             if let Some(set) = set.upgrade() {
                 set.unreached(host, &error);
+                if is_silence(&error) {
+                    set.silent(host);
+                }
             }
             return false;
         }
@@ -107,13 +118,32 @@ fn ask<'c>(
     });
     connection.send(&mut message).ok()?;
     let asked = Instant::now();
+    let awaits = hello.as_raw().get("maxAwaitTimeMS").is_some();
     let received = connection.receive_while(&mut || {
-        let goes_on = asked.elapsed() < AWAIT + PATIENCE
-            && set.upgrade().is_some_and(|set| set.is_watched(host) && !set.is_doubted(host));
-        if goes_on { Ok(()) } else { Err(sheaf_client::Error::Interrupted) }
+        let set = set.upgrade().filter(|set| set.is_watched(host)).ok_or(sheaf_client::Error::Interrupted)?;
+        // A doubt is settled by a new question, on a new connection.
+        if awaits && set.is_doubted(host) {
+            return Err(sheaf_client::Error::Interrupted);
+        }
+        let patience = match (awaits, set.is_suspected(host)) {
+            (true, _) => AWAIT + PATIENCE,
+            (false, true) => PATIENCE_WITH_SUSPECTS,
+            (false, false) => PATIENCE,
+        };
+        if asked.elapsed() < patience {
+            return Ok(());
+        }
+        set.silent(host);
+        Err(sheaf_client::Error::Interrupted)
     });
     received.ok()?;
     Some(connection.reply()).filter(|reply| error_in(*reply).is_none())
+}
+
+/// Whether nothing came at all: neither an answer nor a refusal.
+fn is_silence(error: &sheaf_client::Error) -> bool {
+    let kinds = [std::io::ErrorKind::TimedOut, std::io::ErrorKind::WouldBlock];
+    matches!(error, sheaf_client::Error::Io(error) if kinds.contains(&error.kind()))
 }
 
 fn member(reply: RawDoc<'_>) -> Member {

@@ -77,6 +77,10 @@ struct State {
     primary: Option<String>,
     /// Members whose monitors are to ask anew: somebody has found that they do not answer.
     doubted: BTreeSet<String>,
+    /// Members that were not heard since another one has become primary: their monitors are less patient.
+    suspected: BTreeSet<String>,
+    /// How often a member was found to say nothing at all, with its connections open.
+    silences: BTreeMap<String, u64>,
     /// Members that have said last that they belong to another set, and to which one.
     strangers: BTreeMap<String, Option<String>>,
     /// Members that could not be connected to, and why.
@@ -206,6 +210,23 @@ impl ReplicaSet {
         new.iter().for_each(|host| monitor::start(self, host));
     }
 
+    /// A member says nothing, and its connections stand: whoever waits for it there waits in vain.
+    pub(crate) fn silent(&self, host: &str) {
+        let mut state = self.state.lock();
+        state.suspected.remove(host);
+        *state.silences.entry(host.to_owned()).or_default() += 1;
+    }
+
+    /// How often a member was found to say nothing.
+    pub(crate) fn silences(&self, host: &str) -> u64 {
+        self.state.lock().silences.get(host).copied().unwrap_or(0)
+    }
+
+    /// Whether another one has become primary, and this member was not heard since.
+    pub(crate) fn is_suspected(&self, host: &str) -> bool {
+        self.state.lock().suspected.contains(host)
+    }
+
     /// A member does not answer, or says that it cannot do what it was asked for.
     pub(crate) fn lost(&self, host: &str) {
         let mut state = self.state.lock();
@@ -278,9 +299,13 @@ impl State {
             return Vec::new();
         }
         self.strangers.remove(host);
+        self.suspected.remove(host);
         let mut new = Vec::new();
         let is_new = member.role.election >= self.newest;
         if member.role.primary && is_new {
+            if member.role.election > self.newest {
+                self.suspect_leaders(host);
+            }
             self.newest = member.role.election;
             self.primary = Some(host.to_owned());
             let told = member.role.hosts.iter().chain(&member.role.passives).take(MOST_MEMBERS);
@@ -307,6 +332,17 @@ impl State {
             }
         }
         new
+    }
+
+    /// There is a new primary. Who was one says so now, unless it is gone: then what it was asked will never be answered, though nothing
+    /// else tells that.
+    fn suspect_leaders(&mut self, new: &str) {
+        let leads = |member: &Option<Member>| member.as_ref().is_none_or(|member| member.role.primary);
+        let others = self.members.iter().filter(|(host, member)| *host != new && leads(member));
+        for host in others.map(|(host, _)| host.clone()).collect::<Vec<_>>() {
+            self.doubted.insert(host.clone());
+            self.suspected.insert(host);
+        }
     }
 
     /// The member with its round trips so far.
@@ -447,6 +483,23 @@ mod tests {
         // Later measurements count by and by.
         state.heard("x", "a:1", member(199_000, 105));
         assert_eq!(state.members["a:1"].as_ref().unwrap().round_trip, Some(Duration::from_millis(25)));
+    }
+
+    #[test]
+    fn a_new_primary_makes_the_old_one_prove_that_it_is_there() {
+        let mut state = State::default();
+        state.heard("x", "a:1", primary(1, &["a:1", "b:1", "c:1"]));
+        state.heard("x", "c:1", secondary());
+        state.heard("x", "b:1", secondary());
+        assert!(state.suspected.is_empty());
+        // The same election once more is no news.
+        state.heard("x", "a:1", primary(1, &["a:1", "b:1", "c:1"]));
+        assert!(state.suspected.is_empty());
+        state.heard("x", "b:1", primary(2, &["a:1", "b:1", "c:1"]));
+        assert_eq!(state.suspected, BTreeSet::from(["a:1".to_owned()]));
+        assert!(state.doubted.contains("a:1"));
+        state.heard("x", "a:1", secondary());
+        assert!(state.suspected.is_empty());
     }
 
     #[test]

@@ -1,0 +1,129 @@
+"""Members that say nothing any more, with their connections open: a paused process, a link that is cut."""
+
+import os
+import signal
+import threading
+
+import bson
+from pymongo.errors import PyMongoError
+from pymongo.read_preferences import ReadPreference
+
+from checks import alone
+from cluster import eventually
+
+
+class Attempt:
+    """Work in a thread, and what became of it."""
+
+    def __init__(self, name, work):
+        self.name, self.done, self.error = name, False, None
+        self.thread = threading.Thread(target=self.run, args=(work,), daemon=True)
+        self.thread.start()
+
+    def run(self, work):
+        try:
+            work()
+        except PyMongoError as error:
+            self.error = error
+        self.done = True
+
+
+def paused_primary(members, attempts):
+    """Begins the attempts while the primary stands still; they must end before it goes on."""
+    old = members.primary()
+    process = members.servers[old].process
+    os.kill(process.pid, signal.SIGSTOP)
+    try:
+        begun = [Attempt(name, work) for name, work in attempts.items()]
+        eventually(lambda: all(attempt.done for attempt in begun), "what was begun ends without the member")
+        return begun
+    finally:
+        os.kill(process.pid, signal.SIGCONT)
+
+
+@alone(shards=1, members=3, routers=1)
+def a_paused_primary_of_a_shard(cluster):
+    """Reads and retryable writes go on at the new primary; a transaction is told to begin anew, and so is what cannot be repeated."""
+    with cluster.client(0) as client, cluster.client(0, retryWrites=False) as plain:
+        plants = client.silent.plants
+        plants.insert_many([{"_id": number, "n": 0} for number in range(20)])
+        session = client.start_session()
+        session.start_transaction()
+        plants.update_one({"_id": 7}, {"$inc": {"n": 1}}, session=session)
+        cursor = plants.find({}, batch_size=2)
+        next(cursor)
+        ran = paused_primary(cluster.shards[0], {
+            "count": lambda: plants.count_documents({}),
+            "find": lambda: list(plants.find({})),
+            "aggregate": lambda: list(plants.aggregate([{"$group": {"_id": None, "n": {"$sum": "$n"}}}])),
+            "insert": lambda: plants.insert_one({"_id": 100}),
+            "update": lambda: plants.update_one({"_id": 1}, {"$inc": {"n": 1}}),
+            "large insert": lambda: plants.insert_one({"_id": 101, "text": "x" * (12 << 20)}),
+            "findAndModify": lambda: plants.find_one_and_update({"_id": 2}, {"$inc": {"n": 1}}),
+            "statement": lambda: plants.update_one({"_id": 8}, {"$inc": {"n": 1}}, session=session),
+            "getMore": lambda: list(cursor),
+            "plain": lambda: plain.silent.plants.update_many({"_id": {"$gt": 10}}, {"$set": {"m": 1}}),
+        })
+        failed = {attempt.name: attempt.error for attempt in ran if attempt.error}
+        assert failed.pop("statement").has_error_label("TransientTransactionError"), failed
+        # Nobody knows what has become of it, and the cursor is with the member that is gone.
+        for name in ("plain", "getMore"):
+            error = failed.pop(name, None)
+            assert error is None or error.code in (6, 43, 89, 175), (name, error)
+        assert not failed, failed
+        assert plants.count_documents({}) == 22
+        assert [plants.find_one({"_id": at})["n"] for at in (1, 2, 7, 8)] == [1, 1, 0, 0]
+        try:
+            session.abort_transaction()
+        finally:
+            session.end_session()
+        # Who was paused follows, and is read from.
+        secondary = client.silent.get_collection("plants", read_preference=ReadPreference.SECONDARY)
+        eventually(lambda: secondary.count_documents({}) == 22, "the secondaries have all")
+
+
+@alone(shards=1, members=1, routers=1, configs=3)
+def a_paused_primary_of_the_config_servers(cluster):
+    with cluster.client(0) as client:
+        client.silent.plants.insert_one({"_id": 1})
+        ran = paused_primary(cluster.config, {
+            "shards": lambda: client.admin.command("listShards"),
+            "database": lambda: client.quiet.plants.insert_one({"_id": 1}),
+            "collection": lambda: client.admin.command("shardCollection", "silent.trees", key={"_id": 1}),
+        })
+        failed = {attempt.name: attempt.error for attempt in ran if attempt.error}
+        # The command of a conductor that is gone may be sent again.
+        error = failed.pop("collection", None)
+        assert error is None or error.code in (6, 89, 91, 11600, 11602, 189, 10107), error
+        assert not failed, failed
+        client.admin.command("shardCollection", "silent.trees", key={"_id": 1})
+        assert client.quiet.plants.count_documents({}) == 1
+
+
+@alone(shards=2, members=3, routers=1)
+def a_paused_participant(cluster):
+    """A commit over two shards, one of whose primaries says nothing, ends when that one has a successor."""
+    cluster.shard("silent.plants", {"k": 1}, [({"k": bson.MinKey()}, {"k": 0}, 0), ({"k": 0}, {"k": bson.MaxKey()}, 1)])
+    with cluster.client(0) as client:
+        plants = client.silent.plants
+        plants.insert_many([{"_id": 1, "k": -1, "n": 0}, {"_id": 2, "k": 1, "n": 0}])
+
+        def transfer():
+            def within(session):
+                plants.update_one({"k": -1}, {"$inc": {"n": -1}}, session=session)
+                plants.update_one({"k": 1}, {"$inc": {"n": 1}}, session=session)
+            with client.start_session() as session:
+                session.with_transaction(within)
+
+        session = client.start_session()
+        session.start_transaction()
+        plants.update_one({"k": -1}, {"$inc": {"n": -1}}, session=session)
+        plants.update_one({"k": 1}, {"$inc": {"n": 1}}, session=session)
+        ran = paused_primary(cluster.shards[1], {"commit": session.commit_transaction, "transfer": transfer})
+        commit, moved = ran
+        assert moved.error is None, moved.error
+        if commit.error is not None:
+            assert commit.error.has_error_label("TransientTransactionError"), commit.error
+        expected = 1 + (commit.error is None)
+        assert [plants.find_one({"k": k})["n"] for k in (-1, 1)] == [-expected, expected]
+        session.end_session()

@@ -1,10 +1,15 @@
 //! Measures, in simulated time, how long a set with default settings is without a primary.
 //!
 //! `failover [SEEDS]`: for each way in which a primary can go, the distribution over that many seeds (200).
+//! `failover noise [HOURS]`: in how many terms a set has a primary that is overloaded for so long (24), and well: one is right.
 
 use sheaf_repl::sim::failover::{Case, Times, measure};
+use sheaf_repl::sim::noise;
 
 fn main() {
+    if std::env::args().nth(1).as_deref() == Some("noise") {
+        return noisy();
+    }
     let seeds: u64 = std::env::args().nth(1).and_then(|word| word.parse().ok()).unwrap_or(200);
     println!("milliseconds over {seeds} seeds          least  median    90 %    99 %    most  without");
     for (name, case, members, latency) in [
@@ -37,4 +42,11 @@ fn row(name: &str, what: &str, mut times: Vec<u64>, missing: usize) {
         at(99),
         at(100)
     );
+}
+
+fn noisy() {
+    let hours: u64 = std::env::args().nth(2).and_then(|word| word.parse().ok()).unwrap_or(24);
+    for seed in 1..=4 {
+        println!("seed {seed}: {} terms in {hours} hours", noise::terms(seed, hours * 3_600_000));
+    }
 }

@@ -21,6 +21,9 @@ pub const MAX_MEMBERS: usize = 50;
 /// The most members that may vote.
 pub const MAX_VOTERS: usize = 7;
 
+/// The `electionTimeoutMillis` of who has not set one.
+pub const DEFAULT_ELECTION_TIMEOUT: i64 = 10_000;
+
 /// A whole configuration (`local.system.replset` holds it as a document).
 #[derive(Clone, Debug, PartialEq)]
 pub struct ReplSetConfig {
@@ -118,7 +121,8 @@ pub struct Settings {
     /// majority's answers.
     pub heartbeat_timeout_secs: i64,
     /// After how long without a primary the others elect one, if they do not learn of its end from their
-    /// connections; also after how long without a majority a primary steps down.
+    /// connections; also after how long without a majority a primary steps down. With the default a primary that falls silent is
+    /// taken for gone earlier.
     pub election_timeout_millis: i64,
     /// How long a new primary may catch up; -1 is without limit. Kept, without effect: nobody wins who lacks an
     /// entry that a majority has.
@@ -138,7 +142,7 @@ impl Default for Settings {
             chaining_allowed: true,
             heartbeat_interval_millis: 2000,
             heartbeat_timeout_secs: 10,
-            election_timeout_millis: 10_000,
+            election_timeout_millis: DEFAULT_ELECTION_TIMEOUT,
             catch_up_timeout_millis: -1,
             catch_up_takeover_delay_millis: 30_000,
             get_last_error_modes: Vec::new(),

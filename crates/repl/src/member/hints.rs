@@ -20,13 +20,18 @@ impl Member {
         }
         // Whether it is refused is known only by trying.
         known.ping_due = 0;
-        let timeout = self.election_timeout();
         let follows = self.raft.as_ref().is_some_and(|raft| {
             raft.raft.state == StateRole::Follower && raft.raft.leader_id == raft_id(peer)
         });
         if !follows {
             return;
         }
+        self.hint_at_loss();
+    }
+
+    /// The primary seems to be gone.
+    pub(super) fn hint_at_loss(&mut self) {
+        let timeout = self.election_timeout();
         self.hints.add(self.now, timeout, self.term());
         // A moment for the others to notice it too.
         let soon = self.now + timeout / 200 + self.rng.below(timeout / 50 + 1);
@@ -36,10 +41,10 @@ impl Member {
         }
     }
 
-    /// Whether this member follows a primary to which the connection is lost, and has not heard of it since.
+    /// Whether this member follows a primary to which the connection is lost or that has fallen silent, and has not heard of it since.
     fn has_lost_leader(&self) -> bool {
         let peer = self.leader().and_then(|leader| self.peers.get(&leader));
-        self.hints.are_believed() && peer.is_some_and(|peer| peer.lost)
+        self.hints.are_believed() && peer.is_some_and(|peer| peer.lost || peer.silent)
     }
 
     /// Lets a member that has lost the primary too be voted for.

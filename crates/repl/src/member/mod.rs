@@ -31,6 +31,7 @@ mod plausible;
 mod reading;
 mod ready;
 mod reconfiguration;
+mod silence;
 mod status;
 mod stepping_down;
 #[cfg(test)]
@@ -44,7 +45,8 @@ pub use status::{PeerStatus, Status};
 use errors::not_primary;
 use invariants::Before;
 use parts::{
-    Barriers, Elections, EntryTime, Fetch, Hints, Leading, Peer, Pending, Reconfig, StepDown, Waiting, Window,
+    Barriers, Elections, EntryTime, Fetch, Hints, Leading, Listening, Peer, Pending, Reconfig, StepDown,
+    Waiting, Window,
 };
 
 /// How a member is set up. Everything that may change while it runs is in the configuration.
@@ -64,6 +66,8 @@ pub struct MemberOptions {
     pub messages_in_flight_max: usize,
     /// `--setParameter allowMultipleArbiters=true`.
     pub allow_multiple_arbiters: bool,
+    /// Where a primary that falls silent is taken for gone before the election time-out.
+    pub notices_silence: NoticesSilence,
     /// Whether each poll ends with [`Member::check_invariants`]. On in debug builds and in this crate's tests; the simulator
     /// turns it on.
     pub check_invariants: bool,
@@ -91,9 +95,22 @@ impl MemberOptions {
             message_bytes_max: 1 << 20,
             messages_in_flight_max: 64,
             allow_multiple_arbiters: false,
+            notices_silence: NoticesSilence::default(),
             check_invariants: cfg!(any(test, debug_assertions)),
         }
     }
+}
+
+/// Where a primary that falls silent is taken for gone before the election time-out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum NoticesSilence {
+    /// Where nobody has set `electionTimeoutMillis`.
+    #[default]
+    Unset,
+    /// Everywhere: for the simulator, whose time-outs are short.
+    Always,
+    /// Nowhere: for those who look at something else.
+    Never,
 }
 
 /// What a member finds on its disk when it starts. All of it is durable, and the log is applied.
@@ -158,6 +175,7 @@ pub struct Member {
     leading: Option<Leading>,
     elections: Elections,
     hints: Hints,
+    listening: Listening,
     step_down: Option<StepDown>,
     reconfig: Option<Reconfig>,
     /// An operator has forced a configuration here: what is far from what this member knows may be true.
@@ -244,6 +262,7 @@ impl Member {
             syncing: false,
             leading: None,
             hints: Hints::default(),
+            listening: Listening::default(),
             elections: Elections { term_begin, ..Elections::default() },
             step_down: None,
             reconfig: None,
@@ -284,6 +303,7 @@ impl Member {
             self.tick_rest -= tick;
             self.tick_raft();
         }
+        self.listen(passed);
         self.send_pings();
         self.tick_hand_over();
         self.tick_elections();

@@ -36,7 +36,9 @@ impl Member {
         let restarted = envelope.incarnation > peer.incarnation;
         peer.incarnation = envelope.incarnation;
         peer.heard_at = Some(now);
-        peer.lost = false;
+        (peer.lost, peer.silent) = (false, false);
+        self.listening.heard(from);
+        let peer = self.peers.entry(from).or_default();
         if restarted || !was_up {
             peer.up_since = now;
         }

@@ -33,7 +33,7 @@ pub struct Times {
 }
 
 /// A quiet set of that many members with defaults, `latency` milliseconds from each other.
-fn plan(seed: u64, members: u64, latency: u64) -> Plan {
+pub(super) fn plan(seed: u64, members: u64, latency: u64) -> Plan {
     let members = (0..members).map(|id| MemberConfig::new(id, host(id as usize).as_str())).collect();
     Plan {
         config: ReplSetConfig::new("rs", members),

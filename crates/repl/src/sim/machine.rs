@@ -94,6 +94,7 @@ impl Machine {
             message_bytes_max: 2000,
             messages_in_flight_max: 8,
             allow_multiple_arbiters: true,
+            notices_silence: plan.notices_silence,
             check_invariants: plan.check_invariants,
             ..MemberOptions::new("rs")
         };

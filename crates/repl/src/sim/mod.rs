@@ -13,6 +13,7 @@ mod faults;
 mod machine;
 mod model;
 mod mutation;
+pub mod noise;
 mod plan;
 mod storage;
 mod tally;

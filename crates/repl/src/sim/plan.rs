@@ -1,6 +1,7 @@
 //! What a seed stands for: the set, its network, its disks, and what will go wrong.
 
 use crate::config::{MemberConfig, ReplSetConfig};
+use crate::member::NoticesSilence;
 use crate::rng::Rng;
 
 /// A run's parameters, all drawn from the seed.
@@ -43,6 +44,8 @@ pub struct Plan {
     pub restarts: bool,
     /// Whether a message may travel as a part of the one before it, as it does where a link is written late.
     pub together: bool,
+    /// Where members take silence for a hint that the primary is gone.
+    pub notices_silence: NoticesSilence,
     /// Whether each member checks itself after each poll, in release builds too.
     pub check_invariants: bool,
 }
@@ -110,6 +113,7 @@ impl Plan {
             encode: rng.percent(25),
             restarts: rng.percent(50),
             together: rng.percent(50),
+            notices_silence: if rng.percent(50) { NoticesSilence::Always } else { NoticesSilence::Unset },
             check_invariants: true,
         }
     }

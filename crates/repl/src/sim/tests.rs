@@ -1,6 +1,7 @@
 //! The seeds of every build, and whether the checks can see.
 
 use super::failover::{self, Case};
+use super::noise;
 use super::{Failure, Mutation, Plan, Tally, World, run};
 
 /// Seeds that every build plays.
@@ -173,6 +174,15 @@ fn a_set_is_not_long_without_a_primary() {
     assert!(slowest(Case::Killed, 1) < 500);
     assert!(slowest(Case::Killed, 50) < 1000);
     assert!(slowest(Case::SteppedDown, 1) < 100);
-    // Nobody tells: only the time-out does.
-    assert!(slowest(Case::Gone, 1) < 12_000);
+    // Nobody tells: only silence does.
+    assert!(slowest(Case::Gone, 1) < 2000);
+    assert!(slowest(Case::Gone, 50) < 3000);
+}
+
+/// A primary that is slow to be heard, and well, stays primary. (`failover noise` plays whole days.)
+#[test]
+fn noise_elects_nobody() {
+    for seed in 1..=4 {
+        assert_eq!(noise::terms(seed, 900_000), 1, "seed {seed}");
+    }
 }

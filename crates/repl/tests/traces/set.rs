@@ -7,7 +7,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use raft::eraftpb::{Message, MessageType};
 use sheaf_repl::config::{MemberConfig, ReplSetConfig};
-use sheaf_repl::{Body, Effect, Entry, Envelope, HardState, Member, MemberOptions, Persist, Recovered};
+use sheaf_repl::{
+    Body, Effect, Entry, Envelope, HardState, Member, MemberOptions, NoticesSilence, Persist, Recovered,
+};
 
 use super::words;
 
@@ -150,6 +152,7 @@ impl Set {
             seed: member as u64,
             allow_multiple_arbiters: true,
             check_invariants: true,
+            notices_silence: NoticesSilence::Never,
             ..MemberOptions::new("rs")
         };
         let member = Member::new(options, Recovered::default());

@@ -5,6 +5,7 @@
 mod barriers;
 mod elections;
 mod hints;
+mod listening;
 mod peer;
 mod reconfig;
 mod step_down;
@@ -17,6 +18,7 @@ pub use elections::{
     Attempts, CandidateMetrics, ElectionCounts, ElectionReason, Elections, Leading, ParticipantMetrics,
 };
 pub use hints::Hints;
+pub use listening::Listening;
 pub use peer::Peer;
 pub use reconfig::{Phase, Reconfig};
 pub use step_down::StepDown;

@@ -12,6 +12,8 @@ pub struct Peer {
     pub up_since: u64,
     /// The connection to the member broke, and nothing was heard of it since.
     pub lost: bool,
+    /// It has said nothing for much longer than usual, as the primary.
+    pub silent: bool,
     /// When the member's last ping came, and the last answer to one.
     pub ping_at: Option<u64>,
     pub pong_at: Option<u64>,

@@ -83,14 +83,40 @@ fn a_lost_connection_shortens_the_election() {
     }
     set.run(1000);
     assert!(set.primary().is_some_and(|primary| primary != 0));
-    // Without that hint nobody moves before the time-out.
+    // Without that hint silence has to tell.
     let mut set = three();
     set.run(10_000);
     set.cut(0);
-    set.run(8000);
+    set.run(700);
+    assert_eq!(set.primary(), None);
+    set.run(1300);
+    assert!(set.primary().is_some_and(|primary| primary != 0));
+}
+
+#[test]
+fn silence_is_no_hint_where_the_time_out_was_set() {
+    let mut config = ReplSetConfig::new("rs", members(3));
+    config.settings.election_timeout_millis = 9000;
+    let mut set = Set::of(config);
+    set.run(10_000);
+    set.cut(0);
+    set.run(7500);
     assert_eq!(set.primary(), None);
     set.run(12_000);
     assert!(set.primary().is_some());
+}
+
+#[test]
+fn one_member_that_hears_nothing_of_the_primary_elects_nobody() {
+    let mut set = three();
+    set.run(10_000);
+    let term = set.member(0).term();
+    set.cut(2);
+    set.run(5000);
+    assert_eq!((set.primary(), set.member(0).term()), (Some(0), term));
+    set.heal();
+    set.run(5000);
+    assert_eq!((set.primary(), set.member(2).term()), (Some(0), term));
 }
 
 /// A member that can hear the primary but is refused by it, again and again.

@@ -282,7 +282,7 @@ fn a_question_that_was_lost_is_asked_again() {
     let mut set = three();
     set.cut(0);
     let barrier = set.member(0).read_barrier().unwrap();
-    set.run(2000);
+    set.run(700);
     assert_eq!(set.outcome(0, barrier), None);
     set.heal();
     set.run(2000);

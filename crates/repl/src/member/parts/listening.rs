@@ -1,0 +1,133 @@
+//! How regularly words come from the primary.
+
+/// Spans of time whose longest silences are remembered.
+const SPANS: usize = 8;
+
+/// Milliseconds of such a span.
+const SPAN_MILLIS: u64 = 15_000;
+
+/// How regularly words come from the primary, whoever that is. Time that this member slept through counts little: words may have come
+/// that it has not read.
+#[derive(Default)]
+pub struct Listening {
+    /// The primary that is listened to, and its term.
+    to: Option<(u64, u64)>,
+    /// Since when, and since its last word.
+    heard_for: u64,
+    silence: u64,
+    /// How long the silence was when it was asked last.
+    asked_at: u64,
+    /// It has been found silent.
+    told: bool,
+    /// The longest silences that a word has ended, in this span of time and those before it; and how long this one lasts.
+    longest: [u64; SPANS],
+    span: u64,
+}
+
+impl Listening {
+    /// Time has passed for who listens to the primary of this term.
+    pub fn pass(&mut self, to: (u64, u64), millis: u64) {
+        if self.to != Some(to) {
+            // What a primary leaves unsaid in the end tells nothing of the links; what was learned before does.
+            *self =
+                Listening { to: Some(to), longest: self.longest, span: self.span, ..Listening::default() };
+        }
+        self.heard_for += millis;
+        self.silence += millis;
+        self.span += millis;
+        if self.span >= SPAN_MILLIS {
+            self.span = 0;
+            self.longest.rotate_right(1);
+            self.longest[0] = 0;
+        }
+    }
+
+    /// There is nobody to listen to.
+    pub fn stop(&mut self) {
+        self.to = None;
+    }
+
+    /// The member has said something.
+    pub fn heard(&mut self, from: u64) {
+        if self.to.is_some_and(|(to, _)| to == from) {
+            self.longest[0] = self.longest[0].max(self.silence);
+            (self.silence, self.asked_at, self.told) = (0, 0, false);
+        }
+    }
+
+    /// Whether the primary is to be asked for a word, as it has said nothing for another `every` milliseconds.
+    pub fn is_to_ask(&mut self, every: u64) -> bool {
+        let due = self.silence >= self.asked_at + every;
+        if due {
+            self.asked_at = self.silence;
+        }
+        due
+    }
+
+    /// Whether the primary has been silent for much longer than it usually is, and this was not told before. `timeout` is the election
+    /// time-out.
+    pub fn has_fallen_silent(&mut self, timeout: u64) -> bool {
+        let is_news = !self.told && self.heard_for >= timeout / 4 && self.silence >= self.patience(timeout);
+        self.told |= is_news;
+        is_news
+    }
+
+    /// The longest silence that means nothing: two and a half times what was usual lately, and a tenth of the time-out at the least.
+    fn patience(&self, timeout: u64) -> u64 {
+        let usual = self.longest.iter().max().copied().unwrap_or(0);
+        (usual * 5 / 2).clamp(timeout / 10, timeout)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TIMEOUT: u64 = 10_000;
+
+    /// Listens to member 1 for so long, which says something every `every` milliseconds. Whether it was ever found silent.
+    fn listen(listening: &mut Listening, millis: u64, every: u64) -> bool {
+        let mut silent = false;
+        for at in (50..=millis).step_by(50) {
+            listening.pass((1, 1), 50);
+            if at % every == 0 {
+                listening.heard(1);
+            }
+            silent |= listening.has_fallen_silent(TIMEOUT);
+        }
+        silent
+    }
+
+    /// How long it takes to find it silent.
+    fn until_silent(listening: &mut Listening) -> u64 {
+        (50..=20_000).step_by(50).find(|_| listen(listening, 50, u64::MAX)).unwrap()
+    }
+
+    #[test]
+    fn patience_is_learned_and_forgotten() {
+        let mut listening = Listening::default();
+        assert!(!listen(&mut listening, 60_000, 250));
+        assert_eq!(until_silent(&mut listening), 1000);
+        assert!(!listen(&mut listening, 1000, u64::MAX), "it is told once");
+        // It was not gone: that is what happens here.
+        listening.heard(1);
+        assert!(!listen(&mut listening, 4000, 2000));
+        assert_eq!(until_silent(&mut listening), 5000);
+        listening.heard(1);
+        listen(&mut listening, 30_400, 800);
+        assert_eq!(until_silent(&mut listening), TIMEOUT, "never longer than that");
+        listening.heard(1);
+        listen(&mut listening, 130_000, 250);
+        assert_eq!(until_silent(&mut listening), 1000);
+    }
+
+    #[test]
+    fn nothing_is_concluded_of_a_primary_that_was_not_heard_for_long() {
+        let mut listening = Listening::default();
+        assert!(!listen(&mut listening, 2400, u64::MAX));
+        assert!(listen(&mut listening, 200, u64::MAX));
+        listening.pass((2, 2), 50);
+        assert!(!listening.has_fallen_silent(TIMEOUT));
+        assert!(listening.is_to_ask(50) && !listening.is_to_ask(50));
+    }
+}

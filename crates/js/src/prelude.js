@@ -273,10 +273,14 @@
     define("isString", (x) => typeof x === "string");
     define("isObject", (x) => typeof x === "object" && x !== null);
     define("hex_md5", (text) => natives.md5(String(text)));
-    define("sleep", () => fail("sleep is not allowed here"));
-
     const natives = globalThis.$natives;
     delete globalThis.$natives;
+    define("sleep", function sleep(milliseconds) {
+        if (arguments.length !== 1 || typeof milliseconds !== "number") {
+            throw new Error("sleep takes a single numeric argument -- sleep(milliseconds)");
+        }
+        natives.sleep(milliseconds);
+    });
     define("emit", function emit(key, value) {
         if (arguments.length !== 2) throw new Error("emit takes 2 args");
         natives.emit(key, value);

@@ -1,6 +1,7 @@
 //! A runtime with the functions of one filter, expression or command.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use md5::{Digest, Md5};
 use parking_lot::Mutex;
@@ -24,6 +25,9 @@ const FIRST_HEAP_BYTES: usize = 8 << 20;
 
 /// Frames of functions that call themselves; threads have more than that left.
 const STACK_BYTES: usize = 256 << 10;
+
+/// A year.
+const LONGEST_SLEEP_SECONDS: f64 = 365.0 * 86_400.0;
 
 const PRELUDE: &str = include_str!("prelude.js");
 
@@ -374,6 +378,18 @@ fn natives<'js>(ctx: &Ctx<'js>, shared: Arc<Shared>) -> rquickjs::Result<Object<
         Md5::digest(text.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
     };
     natives.set("md5", JsFunction::new(ctx.clone(), md5)?)?;
+    let stopped = shared.clone();
+    let sleep = move |ctx: Ctx<'js>, milliseconds: f64| -> rquickjs::Result<()> {
+        // Nothing of a `NaN`.
+        let seconds = if milliseconds > 0.0 { milliseconds / 1000.0 } else { 0.0 };
+        let time = Duration::from_secs_f64(seconds.min(LONGEST_SLEEP_SECONDS));
+        sheaf_meter::pause(time).map_err(|error| {
+            let thrown = rquickjs::Exception::throw_message(&ctx, error.message());
+            *stopped.stopped.lock() = Some(error);
+            thrown
+        })
+    };
+    natives.set("sleep", JsFunction::new(ctx.clone(), sleep)?)?;
     let emit = move |ctx: Ctx<'js>, key: Js<'js>, value: Js<'js>| -> rquickjs::Result<()> {
         let makers = own(&ctx)?;
         let from = FromJs { makers: &makers, sources: &[], call: 0 };

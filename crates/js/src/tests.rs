@@ -147,6 +147,8 @@ fn an_endless_loop_ends_with_its_operation() {
         "while (true) {}",
         "while (true) { try { while (true) {} } catch (e) {} }",
         "'a'.repeat(40).replace(/(a+)+b/, '')",
+        "sleep(60000); return true",
+        "try { sleep(60000) } catch (e) {} while (true) {}",
     ] {
         let script = Script::new(code).unwrap();
         let began = Instant::now();
@@ -154,6 +156,25 @@ fn an_endless_loop_ends_with_its_operation() {
         let _entered = sheaf_meter::enter(meter.clone());
         let error = script.test(RawDoc::EMPTY).expect_err("time is over");
         assert_eq!(error.code(), Code::MAX_TIME_MS_EXPIRED, "{code}: {error:?}");
+    }
+}
+
+#[test]
+fn sleep_takes_its_time_and_one_number() {
+    let began = Instant::now();
+    assert!(
+        Script::new("sleep(20); sleep(0); sleep(-1); sleep(NaN); return true")
+            .unwrap()
+            .test(RawDoc::EMPTY)
+            .unwrap()
+    );
+    assert!(began.elapsed() >= Duration::from_millis(20));
+    for code in ["sleep()", "sleep('1')", "sleep(1, 2)"] {
+        let error = Script::new(code).unwrap().test(RawDoc::EMPTY).expect_err("no number");
+        assert!(
+            error.message().contains("sleep takes a single numeric argument -- sleep(milliseconds)"),
+            "{error:?}"
+        );
     }
 }
 

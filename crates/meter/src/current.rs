@@ -199,6 +199,38 @@ fn next_turn(mut slice: Slice, park: Park) -> Result<()> {
     meter.check()
 }
 
+/// Waits so long, and holds up nobody meanwhile: others take over the thread's duties, and its turn.
+///
+/// Errors: those of [`check`], as soon as the operation has to stop.
+pub fn pause(time: Duration) -> Result<()> {
+    let Some(meter) = current() else {
+        std::thread::sleep(time);
+        return Ok(());
+    };
+    let mut slice = SLICE.get();
+    let tell = slice.conduct.when_long.take();
+    let had_turn = std::mem::replace(&mut slice.turn, Turn::None) == Turn::Had;
+    slice.rounds = 0;
+    SLICE.set(slice);
+    if had_turn {
+        meter.process().turns().give_back();
+    }
+    if let Some(tell) = tell {
+        tell();
+    }
+    let park = slice.conduct.takes_turns.unwrap_or(std::thread::park_timeout);
+    let _waits = meter.waits();
+    let began = Instant::now();
+    loop {
+        meter.check()?;
+        let left = time.saturating_sub(began.elapsed());
+        if left.is_zero() {
+            return Ok(());
+        }
+        park(meter.left().map_or(left, |time| left.min(time)));
+    }
+}
+
 /// Takes memory from the operation's account and the process's. Outside any operation it counts nothing.
 ///
 /// Errors: `ExceededMemoryLimit`.

@@ -174,6 +174,21 @@ mod tests {
     }
 
     #[test]
+    fn who_pauses_leaves_its_turn_to_others() {
+        let process = Process::new(1000, 1000);
+        let turns = process.turns();
+        let _entered = enter_as(free(&process), Conduct { when_long: None, takes_turns: Some(PARK) });
+        while turns.figures().0 == 0 {
+            tick(1000).unwrap();
+        }
+        crate::pause(Duration::from_millis(1)).unwrap();
+        assert_eq!(turns.figures(), (0, 0));
+        while turns.figures().0 == 0 {
+            tick(1000).unwrap();
+        }
+    }
+
+    #[test]
     fn a_holder_that_stands_still_holds_up_nobody() {
         let (process, turns) = (Process::new(1000, 1000), Turns::new(1));
         assert!(turns.take(&free(&process), PARK).unwrap());

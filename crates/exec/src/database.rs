@@ -373,9 +373,9 @@ impl Database for Db {
             StatsSource::IndexStats => stats::index_stats(self, namespace),
             StatsSource::PlanCacheStats => stats::plan_cache_stats(self, namespace),
             StatsSource::ListClusterCatalog => Ok(stats::cluster_catalog(self, namespace, spec)),
-            // Settings and measurements of shapes: none can be made on a server of this kind.
-            StatsSource::QuerySettings | StatsSource::QueryStats => Ok(Vec::new()),
-            StatsSource::CurrentOp
+            StatsSource::QueryStats
+            | StatsSource::QuerySettings
+            | StatsSource::CurrentOp
             | StatsSource::ListLocalSessions
             | StatsSource::ListSessions
             | StatsSource::ListSampledQueries => (self.hooks.server_stats)(source, spec),

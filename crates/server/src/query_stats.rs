@@ -339,8 +339,8 @@ fn transformed(document: RawDoc<'_>, secret: &[u8]) -> DocBuf {
                 ("key", Value::String(path)) => _ = out.append("key", &path_hashed(path, secret)),
                 ("pipeline", Value::Array(stages)) => {
                     let mut list = out.array("pipeline");
-                    for stage in stages.values().filter_map(|stage| stage.as_doc()) {
-                        list.push(&names_hashed(stage, secret));
+                    for stage in stages.values().filter_map(|stage| stage.as_doc()?.iter().next()) {
+                        list.push(&stage_hashed(stage.key(), stage.value(), secret));
                     }
                 }
                 _ => _ = out.append_element(field),
@@ -355,6 +355,28 @@ fn hashed(name: &str, secret: &[u8]) -> String {
 
 fn path_hashed(path: &str, secret: &[u8]) -> String {
     path.split('.').map(|part| hashed(part, secret)).collect::<Vec<_>>().join(".")
+}
+
+/// Stages whose own fields are names of a client's fields; those of others are options.
+const OF_FIELDS: [&str; 6] = ["$addFields", "$group", "$match", "$project", "$set", "$sort"];
+
+fn stage_hashed(name: &str, argument: Value<'_>, secret: &[u8]) -> DocBuf {
+    let Value::Document(fields) = argument else {
+        return DocBuf::build(|out| put_hashed(out, name, argument, secret));
+    };
+    let kept = |field: &str| !OF_FIELDS.contains(&name) || (name == "$group" && field == "_id");
+    DocBuf::build(|out| {
+        let mut stage = out.document(name);
+        for field in fields.iter() {
+            match field.key() {
+                operator if operator.starts_with('$') => {
+                    put_hashed(&mut stage, operator, field.value(), secret)
+                }
+                option if kept(option) => put_hashed(&mut stage, option, field.value(), secret),
+                path => put_hashed(&mut stage, &path_hashed(path, secret), field.value(), secret),
+            }
+        }
+    })
 }
 
 fn names_hashed(document: RawDoc<'_>, secret: &[u8]) -> DocBuf {

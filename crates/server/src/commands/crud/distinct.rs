@@ -104,6 +104,8 @@ impl<'a> Command<'a, Operation<'a>> for Distinct<'a> {
                     values.add(doc)?;
                 }
             }
+        } else {
+            sheaf_exec::plan::text::check_collection(query.matcher.as_deref(), &namespace)?;
         }
         // MongoDB groups them, and gives the groups in order.
         values.list.sort_by(|a, b| compare_by(query.collator.as_ref(), a.as_value(), b.as_value()));

@@ -291,7 +291,7 @@ fn change(
 ) -> Result<()> {
     let time = Timestamp(op.last_applied().time + 1);
     with_writer(op, true, |w| {
-        let collection = collection_for_write(w, CLUSTER_PARAMETERS)?;
+        let collection = collection_for_write(op, w, CLUSTER_PARAMETERS)?;
         let key = collection.record_key(Value::String(PARAMETER))?;
         let old = w.read_for_update(&collection, &key)?;
         let kept = old.as_ref().map_or(RawDoc::EMPTY, |old| RawDoc::new(old));

@@ -59,8 +59,25 @@ fn strings_count_wherever_they_are() {
 /// Locales with rules of their own: other orders, letters of several characters, contractions, other scripts, letters that count
 /// by accents from behind.
 const LOCALES: &[&str] = &[
-    "en", "fr", "fr_CA", "de@collation=phonebook", "sv", "da", "cs", "hu", "es@collation=traditional", "tr", "th", "ja", "zh",
-    "zh@collation=stroke", "ko", "ar", "hi", "ru", "en_US_POSIX",
+    "en",
+    "fr",
+    "fr_CA",
+    "de@collation=phonebook",
+    "sv",
+    "da",
+    "cs",
+    "hu",
+    "es@collation=traditional",
+    "tr",
+    "th",
+    "ja",
+    "zh",
+    "zh@collation=stroke",
+    "ko",
+    "ar",
+    "hi",
+    "ru",
+    "en_US_POSIX",
 ];
 
 fn collation() -> impl Strategy<Value = DocBuf> {

@@ -16,8 +16,8 @@ use sheaf_rows::{BoxOperator, Limits};
 use sheaf_server::commands::crud::change_stream::labelled;
 
 use super::change_stream;
-use crate::collation::collator_of;
 use crate::addressed::{Addressed, Placed};
+use crate::collation::collator_of;
 use crate::cursor::Merged;
 use crate::database::ClusterDatabase;
 use crate::forward::{self, Body};

@@ -11,8 +11,8 @@ use sheaf_front::reply::Reply;
 
 use super::find::targets;
 use super::views;
-use crate::collation::collator_of;
 use crate::addressed::{Addressed, Placed};
+use crate::collation::collator_of;
 use crate::forward::{self, Body};
 use crate::op::Operation;
 use crate::route::until_fresh;

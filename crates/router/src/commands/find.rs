@@ -15,8 +15,8 @@ use sheaf_query::sort::{FindSort, SortOn, SortPattern};
 use sheaf_rows::{BoxOperator, Limit, Limits, Skip};
 
 use super::views;
-use crate::collation::collator_of;
 use crate::addressed::{Addressed, Placed};
+use crate::collation::collator_of;
 use crate::cursor::Merged;
 use crate::forward::{self, Body};
 use crate::gather::{Gather, Order};

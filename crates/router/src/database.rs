@@ -226,7 +226,7 @@ impl Database for ClusterDatabase {
         cx: &Cx<'_>,
     ) -> Result<Box<dyn OutWriter>> {
         self.refuse_in_transaction("$out")?;
-        out::begin(&self.link, target, timeseries.is_some(), self.bypass_validation, cx)
+        out::begin(&self.link, target, timeseries, self.bypass_validation, cx)
     }
 
     fn merge_index(

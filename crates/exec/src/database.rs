@@ -51,6 +51,8 @@ pub struct Hooks {
     pub new_object_id: fn() -> ObjectId,
     /// Makes the view of a time-series collection whose buckets `$out` has written: its name, its options.
     pub make_view: MakeView,
+    /// The buckets of time-series collections that are being filled.
+    pub open_buckets: Arc<crate::write::open_buckets::OpenBuckets>,
     /// A random number.
     pub random: fn() -> u64,
     /// `host:port`, as `$collStats` and `$indexStats` show it.

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use sheaf_bson::DocBuf;
 use sheaf_client::pool::Pool;
 use sheaf_errors::Result;
-use sheaf_exec::write::timeseries::OpenBuckets;
+use sheaf_exec::write::open_buckets::OpenBuckets;
 pub use sheaf_front::front::{Clock, Front, Guest, hostname, new_object_id, shutting_down_error};
 use sheaf_storage::{Catalog, Engine, OpTime};
 
@@ -57,7 +57,7 @@ pub struct Node {
     /// Whoever changes a view holds this until the document that describes it has followed.
     pub views_turn: Mutex<()>,
     /// Where the next measurements of time-series collections go.
-    pub open_buckets: OpenBuckets,
+    pub open_buckets: Arc<OpenBuckets>,
     /// What is compacted in the background.
     pub auto_compact: AutoCompact,
     /// Connections to other servers, as a client's.
@@ -104,7 +104,7 @@ impl Node {
             query_stats: Arc::default(),
             query_settings: KnownSettings::default(),
             views_turn: Mutex::default(),
-            open_buckets: OpenBuckets::default(),
+            open_buckets: Arc::default(),
             auto_compact: AutoCompact::default(),
             peers: Pool::default(),
             quiesce: Quiesce::default(),

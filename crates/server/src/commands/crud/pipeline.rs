@@ -36,6 +36,7 @@ pub fn database(op: &Operation<'_>, hint: Option<(&Namespace, Hint)>, bypass_val
         make_view: Box::new(move |namespace, options, interrupt| {
             make_view(&maker, namespace, options, interrupt)
         }),
+        open_buckets: op.node().open_buckets.clone(),
         random: rand::random,
         host: op.node().host_and_port(),
         shard: op.node().sharding().and_then(|sharding| sharding.shard_name()).map(str::to_owned),

@@ -106,14 +106,14 @@ fn compare_pipelines(connection: &mut Connection) {
     let latest_by = doc! { "$group": { "_id": "$m.s", "t": { "$last": "$t" } } };
     let earliest = doc! { "$group": { "_id": "$m.s", "t": { "$first": "$t" } } };
     let pipelines = [
-        ArrayBuf::of([doc! { "$sort": { "m": 1, "t": -1 } }, latest.clone()]),
-        ArrayBuf::of([doc! { "$sort": { "t": -1 } }, latest]),
-        ArrayBuf::of([doc! { "$sort": { "m.s": -1, "t": 1 } }, latest_by]),
-        ArrayBuf::of([doc! { "$sort": { "m.s": 1, "t": 1 } }, earliest]),
-        ArrayBuf::of([doc! { "$group": { "_id": "$n", "s": { "$sum": "$v" }, "m": { "$max": "$t" } } }]),
-        ArrayBuf::of([doc! { "$group": { "_id": Value::Null, "n": { "$sum": 1 } } }]),
-        ArrayBuf::of([doc! { "$project": { "w": "$v.w", "m": 1 } }]),
-        ArrayBuf::of([doc! { "$match": { "v": { "$gt": 3 } } }, doc! { "$project": { "n": 1 } }]),
+        ArrayBuf::of(&[doc! { "$sort": { "m": 1, "t": -1 } }, latest.clone()]),
+        ArrayBuf::of(&[doc! { "$sort": { "t": -1 } }, latest]),
+        ArrayBuf::of(&[doc! { "$sort": { "m.s": -1, "t": 1 } }, latest_by]),
+        ArrayBuf::of(&[doc! { "$sort": { "m.s": 1, "t": 1 } }, earliest]),
+        ArrayBuf::of(&[doc! { "$group": { "_id": "$n", "s": { "$sum": "$v" }, "m": { "$max": "$t" } } }]),
+        ArrayBuf::of(&[doc! { "$group": { "_id": Value::Null, "n": { "$sum": 1 } } }]),
+        ArrayBuf::of(&[doc! { "$project": { "w": "$v.w", "m": 1 } }]),
+        ArrayBuf::of(&[doc! { "$match": { "v": { "$gt": 3 } } }, doc! { "$project": { "n": 1 } }]),
     ];
     for pipeline in &pipelines {
         let stages =

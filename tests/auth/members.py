@@ -88,7 +88,7 @@ def refused_files():
             assert "secret!key" not in done.stderr
         flags = ["--keyFile", keys.key, "--replSet", "rs", "--clusterAuthMode", "x509"]
         done = subprocess.run([find_binary(), "server", *flags], capture_output=True, text=True, timeout=60)
-        assert done.returncode == 2 and "needs certificates" in done.stderr, done
+        assert done.returncode == 2 and "need to enable TLS" in done.stderr, done
 
 
 def a_set_of_three():
@@ -383,8 +383,8 @@ def is_refused(client):
 class Router(Server):
     """A router of the cluster with these config servers."""
 
-    def __init__(self, config, key):
-        super().__init__(args=["--configdb", config, "--keyFile", key])
+    def __init__(self, config, key=None, args=()):
+        super().__init__(args=["--configdb", config, *(["--keyFile", key] if key else []), *args])
 
     @property
     def command(self):

@@ -37,14 +37,24 @@ class Certificates:
         done = subprocess.run(["openssl", *arguments], cwd=self.folder, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
 
-    def signed(self, name, subject):
-        (self.folder / f"{name}.ext").write_text("subjectAltName=DNS:localhost,IP:127.0.0.1\n")
+    def signed(self, name, subject, names="DNS:localhost,IP:127.0.0.1", ca="ca", days="30", password=None):
+        """A certificate with its key in one file, signed by an authority of this folder."""
+        (self.folder / f"{name}.ext").write_text(f"subjectAltName={names}\n")
         self.openssl("req", "-newkey", "rsa:2048", "-nodes", "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", subject)
-        self.openssl("x509", "-req", "-in", f"{name}.csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial",
-                     "-out", f"{name}.crt", "-days", "30", "-extfile", f"{name}.ext")
+        self.openssl("x509", "-req", "-in", f"{name}.csr", "-CA", f"{ca}.pem", "-CAkey", f"{ca}.key", "-CAcreateserial",
+                     "-out", f"{name}.crt", "-days", days, "-extfile", f"{name}.ext")
+        if password:
+            self.openssl("pkcs8", "-topk8", "-in", f"{name}.key", "-out", f"{name}.enc", "-passout", f"pass:{password}")
+            os.replace(self.folder / f"{name}.enc", self.folder / f"{name}.key")
         both = self.folder / f"{name}.pem"
         both.write_text((self.folder / f"{name}.crt").read_text() + (self.folder / f"{name}.key").read_text())
         return str(both)
+
+    def authority(self, name):
+        """Another authority; gives its file."""
+        self.openssl("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", f"{name}.key", "-out", f"{name}.pem",
+                     "-days", "30", "-subj", f"/C=SE/O=Sheaf/CN={name}", "-addext", "basicConstraints=critical,CA:TRUE")
+        return str(self.folder / f"{name}.pem")
 
     def flags(self, mode, *more):
         return ["--tlsMode", mode, "--tlsCertificateKeyFile", self.server, "--tlsCAFile", self.ca, *more]
@@ -53,20 +63,8 @@ class Certificates:
 class TlsServer(Server):
     """A server that answers only who speaks TLS."""
 
-    def __enter__(self):
-        import sheaf_process
-
-        plain = sheaf_process.answers_hello
-        sheaf_process.answers_hello = self.answers
-        try:
-            self.start()
-        finally:
-            sheaf_process.answers_hello = plain
-        return self
-
-    @staticmethod
-    def answers(port, timeout=5.0):
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=timeout):
+    def answers(self):
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=5):
             return True
         return False
 
@@ -169,8 +167,12 @@ def refused_flags():
             (["--tlsCAFile", certificates.ca], "need to enable TLS"),
             (certificates.flags("requireTLS", "--tlsFIPSMode"), "FIPS mode"),
             (certificates.flags("requireTLS", "--tlsDisabledProtocols", "TLS1_2,TLS1_3"), "All valid TLS modes disabled"),
-            (certificates.flags("requireTLS", "--replSet", "rs"), "without TLS"),
-            (["--tlsMode", "allowTLS", "--tlsCertificateKeyFile", str(encrypted), "--tlsCAFile", certificates.ca], "is encrypted"),
+            (["--tlsMode", "allowTLS", "--tlsCertificateKeyFile", str(encrypted), "--tlsCAFile", certificates.ca], "no password is given"),
+            (["--tlsMode", "allowTLS", "--tlsCertificateKeyFile", str(encrypted), "--tlsCAFile", certificates.ca,
+              "--tlsCertificateKeyFilePassword", "wrong"], "cannot decrypt the key"),
+            (certificates.flags("allowTLS", "--replSet", "rs", "--clusterAuthMode", "x509"), "in allowTLS mode"),
+            (["--replSet", "rs", "--clusterAuthMode", "x509"], "need to enable TLS"),
+            (certificates.flags("requireTLS", "--tlsClusterPassword", "x"), "without tlsClusterFile"),
             (["--tlsMode", "allowTLS", "--tlsCertificateKeyFile", certificates.ca, "--tlsCAFile", certificates.ca], "cannot read the key"),
         ]:
             done = subprocess.run(

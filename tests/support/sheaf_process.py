@@ -127,7 +127,7 @@ class Server:
         log.close()
         while True:
             # Asked first: who answers may be another server, if this one has found its port taken.
-            answered = answers_hello(self.port)
+            answered = self.answers()
             if self.process.poll() is not None:
                 raise RuntimeError(f"the server ended with {self.process.returncode}:\n{self.log_tail()}")
             if answered:
@@ -137,6 +137,10 @@ class Server:
                 raise RuntimeError(f"the server did not answer in {timeout} s:\n{self.log_tail()}")
             time.sleep(0.005)
         return time.monotonic() - began
+
+    def answers(self):
+        """Whether it answers commands by now."""
+        return answers_hello(self.port)
 
     def log_tail(self, lines=30):
         try:

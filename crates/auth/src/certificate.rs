@@ -8,6 +8,8 @@ const SEQUENCE: u8 = 0x30;
 const SET: u8 = 0x31;
 const OBJECT_IDENTIFIER: u8 = 0x06;
 const VERSION: u8 = 0xa0;
+const UTC_TIME: u8 = 0x17;
+const GENERALIZED_TIME: u8 = 0x18;
 
 /// One value: its tag and its bytes; the rest follows.
 fn take(der: &[u8]) -> Option<(u8, &[u8], &[u8])> {
@@ -29,18 +31,57 @@ fn take_as(der: &[u8], wanted: u8) -> Option<(&[u8], &[u8])> {
     take(der).filter(|(tag, ..)| *tag == wanted).map(|(_, value, rest)| (value, rest))
 }
 
-/// The subject of a certificate in DER; `None` for what is no certificate, or one whose subject has no name.
-pub fn subject(der: &[u8]) -> Option<String> {
+/// What follows the serial number, the algorithm and the issuer: the validity, then the subject.
+fn behind_issuer(der: &[u8]) -> Option<&[u8]> {
     let (certificate, _) = take_as(der, SEQUENCE)?;
     let (mut signed, _) = take_as(certificate, SEQUENCE)?;
     if let Some((_, rest)) = take_as(signed, VERSION) {
         signed = rest;
     }
-    // Serial number, algorithm, issuer, validity.
-    for _ in 0..4 {
+    for _ in 0..3 {
         signed = take(signed)?.2;
     }
-    let (mut names, _) = take_as(signed, SEQUENCE)?;
+    Some(signed)
+}
+
+/// Until when a certificate in DER holds, in seconds since the epoch; `None` for what is no certificate.
+pub fn end(der: &[u8]) -> Option<i64> {
+    let (validity, _) = take_as(behind_issuer(der)?, SEQUENCE)?;
+    let (_, _, end) = take(validity)?;
+    let (tag, text, _) = take(end)?;
+    let text = std::str::from_utf8(text).ok().filter(|text| text.is_ascii())?;
+    let (year, rest) = match tag {
+        UTC_TIME => {
+            let (year, rest) = text.split_at_checked(2)?;
+            let year: i64 = year.parse().ok()?;
+            (year + if year < 50 { 2000 } else { 1900 }, rest)
+        }
+        GENERALIZED_TIME => {
+            let (year, rest) = text.split_at_checked(4)?;
+            (year.parse().ok()?, rest)
+        }
+        _ => return None,
+    };
+    let part = |at: usize| rest.get(at..at + 2)?.parse::<i64>().ok();
+    let days = days_before(year, part(0)?, part(2)?);
+    Some(((days * 24 + part(4)?) * 60 + part(6)?) * 60 + part(8)?)
+}
+
+/// Days from the epoch to a day of the Gregorian calendar; a year begins with March here.
+fn days_before(year: i64, month: i64, day: i64) -> i64 {
+    let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
+    365 * year + year.div_euclid(4) - year.div_euclid(100)
+        + year.div_euclid(400)
+        + (153 * month + 2) / 5
+        + day
+        - 1
+        - 719_468
+}
+
+/// The subject of a certificate in DER; `None` for what is no certificate, or one whose subject has no name.
+pub fn subject(der: &[u8]) -> Option<String> {
+    let (_, _, subject) = take(behind_issuer(der)?)?;
+    let (mut names, _) = take_as(subject, SEQUENCE)?;
     let mut parts = Vec::new();
     while !names.is_empty() {
         let (set, rest) = take_as(names, SET)?;
@@ -164,7 +205,9 @@ mod tests {
         let empty = value(SEQUENCE, &[]);
         let version = value(VERSION, &[&value(2, &[&[2]])]);
         let serial = value(2, &[&[1; 200]]);
-        let signed = value(SEQUENCE, &[&version, &serial, &empty, &empty, &empty, &names]);
+        let times =
+            value(SEQUENCE, &[&value(UTC_TIME, &[b"200101000000Z"]), &value(UTC_TIME, &[b"270304050607Z"])]);
+        let signed = value(SEQUENCE, &[&version, &serial, &empty, &empty, &times, &names]);
         value(SEQUENCE, &[&signed, &empty])
     }
 
@@ -176,6 +219,7 @@ mod tests {
             attribute(&[0x55, 4, 3], 0x0c, "zo\u{eb}\n".as_bytes()),
             attribute(&[0x2a, 3], 0x04, b"\x01\xff"),
         ]);
+        assert_eq!(end(&der), Some(1_804_136_767));
         assert_eq!(subject(&der).unwrap(), "1.2.3=#040201FF,CN=zo\u{eb}\\0A,OU=a\\+b+O=\\ x\\,y\\ ,C=US");
     }
 
@@ -189,7 +233,7 @@ mod tests {
         for at in 0..der.len() {
             let mut broken = der.clone();
             broken[at] ^= 0x40;
-            let _ = subject(&broken);
+            let _ = (subject(&broken), end(&broken));
         }
     }
 }

@@ -7,7 +7,7 @@
 //! - [`server`], [`client`]: the two sides of a SCRAM conversation (RFC 5802, 7677).
 //! - [`Action`], [`Resource`], [`Privileges`]: what may be done, where, and sets of both.
 //! - [`RoleName`], [`builtin`], [`resolve`]: roles, those that every server has, and what a set of roles comes to.
-//! - [`Keys`], [`link`]: by what members of a deployment know each other.
+//! - [`Keys`], [`link`], [`ClusterName`]: by what members of a deployment know each other.
 //! - [`Account`]: a user with everything that its roles come to.
 #![forbid(unsafe_code)]
 
@@ -15,6 +15,7 @@ mod account;
 mod action;
 pub mod builtin;
 mod certificate;
+mod cluster_name;
 mod keys;
 pub mod link;
 mod name;
@@ -26,7 +27,8 @@ mod scram;
 
 pub use account::{Account, UserDocument};
 pub use action::{Action, ActionSet};
-pub use certificate::subject as certificate_subject;
+pub use certificate::{end as certificate_end, subject as certificate_subject};
+pub use cluster_name::{ClusterAuthMode, ClusterName};
 pub use keys::{Keys, MEMBER_USER};
 pub use name::{RoleName, UserName};
 pub use privilege::{Privilege, Privileges};

@@ -52,8 +52,7 @@ impl Mechanism {
         }
     }
 
-    /// The mechanism's hash.
-    pub fn hash(self, data: &[u8]) -> Vec<u8> {
+    pub(crate) fn hash(self, data: &[u8]) -> Vec<u8> {
         match self {
             Mechanism::Sha1 => Sha1::digest(data).to_vec(),
             Mechanism::Sha256 => Sha256::digest(data).to_vec(),

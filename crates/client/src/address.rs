@@ -4,6 +4,8 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
+use sheaf_tls::{ClientOptions, Identity, TlsClient};
+
 use super::auth::Credentials;
 use super::concern::{W, WriteConcern};
 use crate::error::{Error, Result};
@@ -26,6 +28,8 @@ pub struct ConnectionString {
     pub db: Option<String>,
     /// Who logs in; nobody without.
     pub credentials: Option<Credentials>,
+    /// `tls` and what goes with it.
+    pub tls: Option<TlsClient>,
     /// `replicaSet`.
     pub replica_set: Option<String>,
     /// `directConnection`: talk to the one host that is named, whatever it is.
@@ -102,6 +106,7 @@ impl ConnectionString {
             hosts: vec![host.to_owned()],
             db: None,
             credentials: None,
+            tls: None,
             replica_set: None,
             direct: true,
             routed: false,
@@ -172,6 +177,7 @@ impl FromStr for ConnectionString {
             parsed.db = Some(percent_decode(db).ok_or_else(|| refuse("bad database name"))?);
         }
         let (mut direct, mut source) = (None, None);
+        let (mut tls, mut by_certificate) = (TlsWords::default(), false);
         for option in query.split('&').filter(|option| !option.is_empty()) {
             let (name, value) =
                 option.split_once('=').ok_or_else(|| refuse(&format!("option \"{option}\" has no value")))?;
@@ -185,6 +191,7 @@ impl FromStr for ConnectionString {
                 "directconnection" => direct = Some(flag()?),
                 "authsource" => source = Some(value),
                 "authmechanism" if value == "SCRAM-SHA-256" => {}
+                "authmechanism" if value == "MONGODB-X509" => by_certificate = true,
                 "authmechanism" => return Err(refuse(&format!("authMechanism {value} is not supported"))),
                 "w" => parsed.write_concern.w = Some(W::parse(&value)),
                 "journal" => parsed.write_concern.j = Some(flag()?),
@@ -200,18 +207,31 @@ impl FromStr for ConnectionString {
                 | "retryreads"
                 | "serverselectiontimeoutms"
                 | "heartbeatfrequencyms" => {}
-                "tls" | "ssl" if !flag()? => {}
-                "tls" | "ssl" => return Err(refuse("TLS is not supported")),
+                "tls" | "ssl" => tls.wanted = Some(flag()?),
+                "tlscafile" => tls.options.ca_file = Some(value.into()),
+                "tlscertificatekeyfile" => tls.certificate = Some(value),
+                "tlscertificatekeyfilepassword" => tls.password = Some(value),
+                "tlscrlfile" => tls.options.crl_file = Some(value.into()),
+                "tlsallowinvalidcertificates" => tls.options.invalid_certificates = flag()?,
+                "tlsallowinvalidhostnames" => tls.options.invalid_hostnames = flag()?,
+                "tlsinsecure" => {
+                    let insecure = flag()?;
+                    (tls.options.invalid_certificates, tls.options.invalid_hostnames) = (insecure, insecure);
+                }
                 _ => return Err(refuse(&format!("unknown option {name}"))),
             }
         }
-        if let Some(user) = user {
+        if by_certificate {
+            let user = percent_decode(user.unwrap_or_default()).ok_or_else(|| refuse("bad user"))?;
+            parsed.credentials = Some(Credentials::by_certificate(user));
+        } else if let Some(user) = user {
             let (user, password) =
                 user.split_once(':').ok_or_else(|| refuse("a user needs a password: user:password@"))?;
             let decode = |text| percent_decode(text).ok_or_else(|| refuse("bad user or password"));
             let source = source.or_else(|| parsed.db.clone()).unwrap_or_else(|| "admin".to_owned());
             parsed.credentials = Some(Credentials::new(decode(user)?, decode(password)?, source));
         }
+        parsed.tls = tls.client().map_err(|why| refuse(&why))?;
         parsed.direct = direct.unwrap_or(false);
         if parsed.direct && parsed.hosts.len() > 1 {
             return Err(refuse("directConnection=true takes one host"));
@@ -223,14 +243,21 @@ impl FromStr for ConnectionString {
 impl fmt::Display for ConnectionString {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Without the password, because it goes into reports.
-        let user = self.credentials.as_ref().map_or_else(String::new, |who| format!("{}@", who.user));
+        let user = self.credentials.as_ref().filter(|who| !who.user.is_empty());
+        let user = user.map_or_else(String::new, |who| format!("{}@", percent_encode(&who.user)));
         write!(f, "mongodb://{user}{}/{}", self.hosts.join(","), self.db.as_deref().unwrap_or(""))?;
         let mut options = Vec::new();
+        if self.credentials.as_ref().is_some_and(|who| who.by_certificate) {
+            options.push("authMechanism=MONGODB-X509".to_owned());
+        }
         if let Some(set) = &self.replica_set {
             options.push(format!("replicaSet={set}"));
         }
         if self.direct {
             options.push("directConnection=true".to_owned());
+        }
+        if let Some(tls) = &self.tls {
+            options.extend(shown(tls.options()));
         }
         match &self.write_concern.w {
             Some(W::Nodes(n)) => options.push(format!("w={n}")),
@@ -250,6 +277,53 @@ impl fmt::Display for ConnectionString {
     }
 }
 
+/// What a connection string says of TLS.
+#[derive(Default)]
+struct TlsWords {
+    wanted: Option<bool>,
+    options: ClientOptions,
+    certificate: Option<String>,
+    password: Option<String>,
+}
+
+impl TlsWords {
+    /// Who dials by it, if at all.
+    ///
+    /// Errors: a text for the user.
+    fn client(mut self) -> Result<Option<TlsClient>, String> {
+        if self.password.is_some() && self.certificate.is_none() {
+            return Err("tlsCertificateKeyFilePassword without tlsCertificateKeyFile".to_owned());
+        }
+        let password = self.password;
+        self.options.identity = self.certificate.map(|file| Identity { file: file.into(), password });
+        // Whoever says how wants it.
+        let said = self.options != ClientOptions::default();
+        match self.wanted {
+            Some(true) => TlsClient::new(self.options).map(Some),
+            None if said => TlsClient::new(self.options).map(Some),
+            Some(false) | None => Ok(None),
+        }
+    }
+}
+
+/// The options of a connection string for TLS; without the password.
+fn shown(tls: &ClientOptions) -> Vec<String> {
+    let mut options = vec!["tls=true".to_owned()];
+    let mut file = |name: &str, path: Option<&std::path::PathBuf>| {
+        options.extend(path.map(|path| format!("{name}={}", percent_encode(&path.display().to_string()))));
+    };
+    file("tlsCAFile", tls.ca_file.as_ref());
+    file("tlsCertificateKeyFile", tls.identity.as_ref().map(|identity| &identity.file));
+    file("tlsCRLFile", tls.crl_file.as_ref());
+    if tls.invalid_certificates {
+        options.push("tlsAllowInvalidCertificates=true".to_owned());
+    }
+    if tls.invalid_hostnames {
+        options.push("tlsAllowInvalidHostnames=true".to_owned());
+    }
+    options
+}
+
 /// A connection string of any database, as it may be shown.
 ///
 /// ```
@@ -258,6 +332,11 @@ impl fmt::Display for ConnectionString {
 /// assert_eq!(without_password("mongodb://ann:secret@one/plants"), "mongodb://ann@one/plants");
 /// ```
 pub fn without_password(url: &str) -> String {
+    const OF_A_KEY: &str = "tlscertificatekeyfilepassword=";
+    if let Some(begin) = url.to_ascii_lowercase().find(OF_A_KEY) {
+        let end = url[begin..].find('&').map_or(url.len(), |length| begin + length);
+        return without_password(&format!("{}{}", &url[..begin], url[end..].trim_start_matches('&')));
+    }
     let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
     match rest.rsplit_once('@') {
         Some((user, host)) => {
@@ -279,6 +358,12 @@ fn with_port(host: &str) -> Option<String> {
         return None;
     }
     Some(format!("{name}:{port}"))
+}
+
+fn percent_encode(text: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte);
+    let encode = |byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") };
+    text.bytes().map(encode).collect()
 }
 
 fn percent_decode(text: &str) -> Option<String> {
@@ -334,6 +419,7 @@ mod tests {
             "mongodb://a:1/",
             "mongodb://a:1,b:2/db?replicaSet=x&w=2&journal=false&retryWrites=true",
             "mongodb://[::1]:5/?directConnection=true&readPreference=nearest",
+            "mongodb://a:1/?tls=true&tlsAllowInvalidCertificates=true&tlsAllowInvalidHostnames=true",
         ] {
             let parsed: ConnectionString = text.parse().unwrap();
             assert_eq!(parsed.to_string(), text);
@@ -357,7 +443,12 @@ mod tests {
             ("mongodb://h/?w", "has no value"),
             ("mongodb://h/?readPreference=first", "bad value \"first\" of readPreference"),
             ("mongodb://a,b/?directConnection=true", "takes one host"),
-            ("mongodb://h/?tls=true", "TLS is not supported"),
+            ("mongodb://h/?tls=maybe", "bad value \"maybe\" of tls"),
+            ("mongodb://h/?tlsCAFile=/nowhere.pem", "cannot read certificates of /nowhere.pem"),
+            (
+                "mongodb://h/?tls=true&tlsCertificateKeyFilePassword=x",
+                "h/?tls=true&: tlsCertificateKeyFilePassword without",
+            ),
             ("mongodb://h/?appName=%zz", "bad value of appName"),
         ] {
             let error = text.parse::<ConnectionString>().unwrap_err().to_string();

@@ -10,7 +10,7 @@ use hmac::{Hmac, KeyInit, Mac};
 use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
 use sheaf_auth::{Keys, MEMBER_USER};
-use sheaf_bson::{Binary, Value, doc};
+use sheaf_bson::{Binary, DocBuf, Value, doc};
 
 use super::Connection;
 use crate::error::{Error, Result};
@@ -28,6 +28,8 @@ pub struct Credentials {
     pub others: Vec<String>,
     /// Whether a server that refuses all of them is spoken to by nobody in particular.
     pub optional: bool,
+    /// Whether the certificate of the connection says who it is; there is no password then.
+    pub by_certificate: bool,
     /// What was derived of a password last, for who logs in often.
     pub(super) derived: Derived,
 }
@@ -37,7 +39,13 @@ impl Credentials {
     pub fn new(user: impl Into<String>, password: impl Into<String>, source: impl Into<String>) -> Self {
         let (user, password, source) = (user.into(), password.into(), source.into());
         let derived = Derived::default();
-        Credentials { user, password, source, others: Vec::new(), optional: false, derived }
+        let (others, optional, by_certificate) = (Vec::new(), false, false);
+        Credentials { user, password, source, others, optional, by_certificate, derived }
+    }
+
+    /// Of whom the certificate of the connection names; `user` is asked for if it is not empty.
+    pub fn by_certificate(user: impl Into<String>) -> Self {
+        Credentials { by_certificate: true, ..Credentials::new(user, "", "$external") }
     }
 
     /// Of a member of a deployment with these keys.
@@ -164,7 +172,10 @@ impl Scram {
 
 /// Logs a new connection in.
 pub(super) fn log_in(connection: &mut Connection, credentials: &Credentials) -> Result<()> {
-    let mut logged_in = log_in_by(connection, credentials, &credentials.password);
+    let mut logged_in = match credentials.by_certificate {
+        true => log_in_by_certificate(connection, &credentials.user),
+        false => log_in_by(connection, credentials, &credentials.password),
+    };
     for other in &credentials.others {
         match logged_in {
             Err(Error::Server(error)) if error.code == AUTHENTICATION_FAILED => {
@@ -181,6 +192,16 @@ pub(super) fn log_in(connection: &mut Connection, credentials: &Credentials) -> 
 
 /// The code of the error that says that a password is wrong.
 const AUTHENTICATION_FAILED: i32 = 18;
+
+fn log_in_by_certificate(connection: &mut Connection, user: &str) -> Result<()> {
+    let command = DocBuf::build(|doc| {
+        doc.append("authenticate", 1).append("mechanism", "MONGODB-X509");
+        if !user.is_empty() {
+            doc.append("user", user);
+        }
+    });
+    connection.command("$external", &command).map(drop)
+}
 
 fn log_in_by(connection: &mut Connection, credentials: &Credentials, password: &str) -> Result<()> {
     let db = credentials.source.as_str();

@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 use sheaf_bson::{DocBuf, DocWriter, ObjectId, RawDoc, Value, doc};
 use sheaf_wire::{ADDED_ON_THE_WAY, Flags, HEADER_LEN, Header, MAX_MESSAGE_SIZE, OpCode, REPLY_HEAD};
 
+use sheaf_tls::Blocking;
+
 use super::ConnectionString;
 use super::auth::log_in;
 use crate::dial::{Patience, dial};
@@ -58,7 +60,7 @@ impl Message {
 
 /// One socket to one node.
 pub struct Connection {
-    stream: TcpStream,
+    stream: Blocking,
     address: String,
     received: Vec<u8>,
     /// Length of the last reply.
@@ -120,7 +122,11 @@ impl Connection {
     /// Connects to "host:port", and logs in when there is somebody to log in.
     pub fn open(address: &str, to: &ConnectionString) -> Result<Connection> {
         let patience = Patience { connect: to.connect_timeout, each: to.socket_timeout };
-        let stream = dial(address, patience)?;
+        let socket = dial(address, patience)?;
+        let stream = match &to.tls {
+            Some(tls) => Blocking::connect(socket, tls, address, to.connect_timeout)?,
+            None => Blocking::plain(socket),
+        };
         let (address, received) = (address.to_owned(), vec![0; READ_SIZE]);
         let mut connection = Connection { stream, address, received, length: 0, request_id: 0 };
         if let Some(credentials) = &to.credentials {
@@ -131,8 +137,7 @@ impl Connection {
 
     /// How long to wait for an answer from now on.
     pub fn set_timeout(&mut self, timeout: Duration) -> Result<()> {
-        self.stream.set_read_timeout(Some(timeout))?;
-        Ok(self.stream.set_write_timeout(Some(timeout))?)
+        self.set_patience(timeout, timeout)
     }
 
     /// "host:port".
@@ -143,10 +148,6 @@ impl Connection {
     /// Asks the node what it is.
     pub fn hello(&mut self) -> Result<Role> {
         Ok(Role::of(self.command("admin", &doc! { "hello": 1 })?))
-    }
-
-    pub(super) fn stream(&self) -> &TcpStream {
-        &self.stream
     }
 
     /// Runs a command and gives the answer, whatever it says.
@@ -197,8 +198,8 @@ impl Connection {
 
     /// How long one read of the socket waits, and how long a write may make no progress.
     pub fn set_patience(&mut self, read: Duration, write: Duration) -> Result<()> {
-        self.stream.set_read_timeout(Some(read))?;
-        Ok(self.stream.set_write_timeout(Some(write))?)
+        self.stream.socket().set_read_timeout(Some(read))?;
+        Ok(self.stream.socket().set_write_timeout(Some(write))?)
     }
 
     /// Gives back what the buffer of replies has beyond so many bytes.
@@ -210,15 +211,13 @@ impl Connection {
     }
 
     /// Whether a read would not wait: there is something to be read, or the connection is over.
-    pub fn is_readable(&self) -> bool {
-        let looked = self.stream.set_nonblocking(true).and_then(|()| self.stream.peek(&mut [0]));
-        let back = self.stream.set_nonblocking(false);
-        !matches!(looked, Err(error) if error.kind() == io::ErrorKind::WouldBlock) || back.is_err()
+    pub fn is_readable(&mut self) -> bool {
+        self.stream.is_readable()
     }
 
     /// The socket once more, for who waits until it can be read.
     pub fn socket(&self) -> io::Result<TcpStream> {
-        self.stream.try_clone()
+        self.stream.socket().try_clone()
     }
 
     /// Sends a message; its reply is to be [received](Connection::receive_while).

@@ -40,6 +40,11 @@ pub use concern::{W, WriteConcern};
 pub use connection::{Connection, Message, Role};
 pub use cursor::Cursor;
 pub use membership::Membership;
+/// How a connection speaks TLS.
+pub mod tls {
+    pub use sheaf_tls::{ClientOptions, Identity, TlsClient};
+}
+
 pub use session::{TransactionOptions, commit_is_unknown};
 
 pub use error::{Error, Result, ServerError};

@@ -1,7 +1,6 @@
 //! Connections that are used again.
 
 use std::collections::HashMap;
-use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -67,8 +66,9 @@ impl Pool {
     pub fn take(&self, address: &str) -> Option<Connection> {
         let mut idle = self.idle.lock();
         let kept = idle.get_mut(address)?;
-        while let Some((connection, since)) = kept.pop() {
-            if since.elapsed() < IDLE && is_quiet(connection.stream()) {
+        while let Some((mut connection, since)) = kept.pop() {
+            // Nothing has come, not even the end.
+            if since.elapsed() < IDLE && !connection.is_readable() {
                 return Some(connection);
             }
         }
@@ -92,13 +92,6 @@ impl Pool {
             kept.push((connection, Instant::now()));
         }
     }
-}
-
-/// Whether nothing has come, not even the end.
-fn is_quiet(stream: &TcpStream) -> bool {
-    let looked = stream.set_nonblocking(true).and_then(|()| stream.peek(&mut [0]));
-    let quiet = looked.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock);
-    quiet && stream.set_nonblocking(false).is_ok()
 }
 
 #[cfg(test)]
@@ -142,7 +135,7 @@ mod tests {
                     // Its end is on the way.
                     let idle = pool.idle.lock();
                     let (connection, _) = &idle[&to.hosts[0]][0];
-                    connection.stream().peek(&mut [0]).unwrap();
+                    connection.socket().unwrap().peek(&mut [0]).unwrap();
                 }
             }
             assert_eq!(connections.load(Ordering::SeqCst), expected, "{answers}");

@@ -148,7 +148,7 @@ impl Call {
     }
 
     /// Whether something of the answer is there, or nothing can come any more.
-    pub fn is_ready(&self) -> bool {
+    pub fn is_ready(&mut self) -> bool {
         self.connection.is_readable() || self.silences != self.set.silences(&self.host)
     }
 

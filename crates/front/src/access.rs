@@ -39,11 +39,14 @@ pub struct Access {
 }
 
 impl Access {
-    /// With these settings, and a secret of its own.
-    pub fn new(enabled: bool, keys: Option<Keys>, parameters: &Parameters) -> Self {
+    /// With these settings, and a secret of its own; `certificates` if members may be known by theirs.
+    pub fn new(enabled: bool, keys: Option<Keys>, certificates: bool, parameters: &Parameters) -> Self {
         let mut secret = [0; 32];
         rand::rng().fill_bytes(&mut secret);
-        let members = keys.as_ref().map(|keys| Arc::new(Account::of_members(credentials(keys, parameters))));
+        let credentials = keys.as_ref().map(|keys| credentials(keys, parameters));
+        // By certificate there is nothing to be proved.
+        let credentials = credentials.or_else(|| certificates.then(Vec::new));
+        let members = credentials.map(|credentials| Arc::new(Account::of_members(credentials)));
         Access { enabled, secret, keys, members }
     }
 

@@ -43,7 +43,7 @@ pub struct Front {
     /// What is written down of what clients do, if anything is.
     pub audit: Option<Audit>,
     /// TLS, if it is spoken.
-    pub tls: Option<Tls>,
+    pub tls: Option<Arc<Tls>>,
     /// Clients that nobody knows yet.
     pub strangers: Strangers,
     /// As what others of the deployment are dialled.
@@ -98,12 +98,18 @@ impl Front {
             parameters.set_at_start(name, value)?;
             parameters.apply(name);
         }
-        let access = Access::new(options.authorization, options.keys.clone(), &parameters);
-        let tls = options.tls.clone().map(Tls::new).transpose();
+        let mode = options.cluster_auth_mode;
+        let certificates = mode.takes_certificates();
+        let access = Access::new(options.authorization, options.keys.clone(), certificates, &parameters);
+        let tls = options.tls.clone().map(|tls| crate::tls::with_parameters(tls, &parameters));
+        let tls = tls.map(Tls::new).transpose();
         let tls = tls.map_err(|why| Error::new(Code::INVALID_SSL_CONFIGURATION, why))?;
         let audit = options.audit.as_ref().map(Audit::open).transpose();
         let audit = audit.map_err(|why| Error::new(Code::FILE_OPEN_FAILED, why))?;
-        let membership = Membership::new(access.keys(), options.transition_to_auth);
+        let tls = tls.map(Arc::new);
+        parameters.put("clusterAuthMode", mode.name());
+        parameters.put("tlsMode", tls.as_ref().map_or("disabled", |tls| tls.mode().name()));
+        let membership = Membership::new(mode, access.keys(), options.transition_to_auth, tls.clone());
         sheaf_js::set_enabled(options.javascript);
         let mut commands: Vec<_> = commands.collect();
         commands.sort_by_key(|command| command.name);

@@ -11,7 +11,7 @@ use sheaf_wire::Compressor;
 use crate::args::{Args, Array};
 use crate::audit::noted;
 use crate::request::Request;
-use crate::sasl::{self, Answer, Start};
+use crate::sasl::{self, Speculated};
 
 /// What a `hello` or `isMaster` says of its client.
 pub struct Handshake<'a> {
@@ -34,7 +34,7 @@ pub struct Agreed {
     /// The mechanisms of the user that was asked about.
     mechanisms: Option<Vec<Mechanism>>,
     /// The answer to the first message of a conversation.
-    speculative: Option<Answer>,
+    speculative: Option<Speculated>,
 }
 
 impl<'a> Handshake<'a> {
@@ -56,9 +56,7 @@ impl<'a> Handshake<'a> {
     pub fn settle(&self, request: &Request<'_>) -> Result<Agreed> {
         let compressors = self.settle_connection(request)?;
         let mechanisms = self.sasl_supported_mechs.map(|user| sasl::supported(request, user)).transpose()?;
-        // One that fails is none: the client tries again with saslStart, and is told then.
-        let start = self.speculative.and_then(Start::read);
-        let speculative = start.and_then(|(start, db)| start.run(request, db).ok());
+        let speculative = self.speculative.and_then(|asked| Speculated::run(request, asked));
         Ok(Agreed { compressors, mechanisms, speculative })
     }
 

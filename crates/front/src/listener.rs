@@ -16,9 +16,9 @@ use crate::client::Client;
 use crate::connection;
 use crate::front::Front;
 use crate::role::Role;
+use crate::strangers::FIRST_WORD;
 use crate::stream::ClientStream;
-use crate::tls::TlsMode;
-use crate::tls::stream::TlsStream;
+use crate::tls::{TlsMode, TlsStream, Wire};
 
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 4096;
@@ -135,6 +135,9 @@ impl Listeners {
             "Waiting for connections",
             Some(attributes),
         );
+        if role.front().tls.is_some() {
+            tokio::spawn(crate::tls::control::watch_certificate(role.front().clone()));
+        }
         role.front().until_shutdown().await;
     }
 }
@@ -259,9 +262,9 @@ async fn with_tls(
     stream: &mut ClientStream,
     client: &Client,
     front: &Front,
-) -> io::Result<Option<TlsStream>> {
+) -> io::Result<Option<TlsStream<ClientStream>>> {
     let (Some(tls), ClientStream::Tcp(tcp)) = (&front.tls, &*stream) else { return Ok(None) };
-    if !crate::tls::stream::begins(tcp).await {
+    if !crate::tls::begins(tcp).await {
         return match tls.mode() {
             TlsMode::Require => {
                 let text = "The server is configured to only allow SSL connections";
@@ -271,46 +274,78 @@ async fn with_tls(
         };
     }
     let begun = TlsStream::accept(std::mem::replace(stream, ClientStream::Lost), tls).await?;
-    client.access.lock().certificate = Some(begun.subject());
+    client.access.lock().certificate = Some(tls.subject_of(begun.certificates()));
     Ok(Some(begun))
 }
 
-async fn serve(mut stream: ClientStream, client: Arc<Client>, role: Arc<dyn Role>) {
-    match with_tls(&mut stream, &client, role.front()).await {
-        Ok(None) => {}
-        Ok(Some(tls)) => return connection::serve(tls, client, role).await,
+/// What a connection has turned out to be.
+enum Begun {
+    /// A client's, without TLS.
+    Plain(ClientStream),
+    /// A client's, with TLS.
+    Tls(TlsStream<ClientStream>),
+    /// One that speaks another protocol, and has begun with this word.
+    Word([u8; 4], Wire),
+    /// Nobody's any more.
+    Gone,
+}
+
+/// Finds out what a connection is.
+///
+/// Errors: why it is not served.
+async fn begin(mut stream: ClientStream, client: &Client, role: &dyn Role) -> io::Result<Begun> {
+    let words = role.words();
+    let Some(mut tls) = with_tls(&mut stream, client, role.front()).await? else {
+        let word = match &stream {
+            ClientStream::Tcp(tcp) if !words.is_empty() => first_word(tcp, words).await,
+            _ => None,
+        };
+        return Ok(match (word, stream) {
+            (Some(word), ClientStream::Tcp(tcp)) => Begun::Word(word, Wire::Plain(tcp)),
+            (_, stream) => Begun::Plain(stream),
+        });
+    };
+    if words.is_empty() {
+        return Ok(Begun::Tls(tls));
+    }
+    let Some(word) = tls.first().await?.first_chunk().copied() else { return Ok(Begun::Gone) };
+    if !words.contains(&word) {
+        return Ok(Begun::Tls(tls));
+    }
+    let tcp = tls.on(|stream| match stream {
+        ClientStream::Tcp(tcp) => Some(tcp),
+        _ => None,
+    });
+    Ok(tcp.map_or(Begun::Gone, |tcp| Begun::Word(word, Wire::Tls(Box::new(tcp)))))
+}
+
+async fn serve(stream: ClientStream, client: Arc<Client>, role: Arc<dyn Role>) {
+    let begun = begin(stream, &client, &*role);
+    // Who says nothing takes the place of others.
+    let begun = match role.front().access.enabled {
+        true => tokio::time::timeout(FIRST_WORD, begun).await.map_err(io::Error::from),
+        false => Ok(begun.await),
+    };
+    match begun.flatten() {
+        Ok(Begun::Plain(stream)) => connection::serve(stream, client, role).await,
+        Ok(Begun::Tls(stream)) => connection::serve(stream, client, role).await,
+        Ok(Begun::Gone) => role.front().disconnect(&client),
+        Ok(Begun::Word(word, stream)) => {
+            // It counts as a client's until it is known to be another's.
+            let guest = role.front().guest(client.clone());
+            if let Err(error) = role.serve(word, stream, guest).await {
+                let attributes = doc! { "remote": &client.remote_text(), "error": &error.to_string() };
+                let text = "A member's link ended";
+                let id = crate::log::ids::MEMBER_LINK_ENDED;
+                crate::log::debug("REPL", id, "listener", text, Some(attributes));
+            }
+        }
         Err(error) => {
             let attributes = doc! { "remote": &client.remote_text(), "error": &error.to_string() };
             let text = "Error receiving request from client. Ending connection from remote";
-            crate::log::info(
-                "NETWORK",
-                crate::log::ids::CONNECTION_BROKEN,
-                &client.context(),
-                text,
-                Some(attributes),
-            );
-            return role.front().disconnect(&client);
+            let id = crate::log::ids::CONNECTION_BROKEN;
+            crate::log::info("NETWORK", id, &client.context(), text, Some(attributes));
+            role.front().disconnect(&client);
         }
     }
-    let words = role.words();
-    if !words.is_empty()
-        && let ClientStream::Tcp(tcp) = &stream
-        && let Some(word) = first_word(tcp, words).await
-    {
-        // It counts as a client's until it is known to be another's.
-        let guest = role.front().guest(client.clone());
-        let ClientStream::Tcp(tcp) = std::mem::replace(&mut stream, ClientStream::Lost) else { return };
-        if let Err(error) = role.serve(word, tcp, guest).await {
-            let attributes = doc! { "remote": &client.remote_text(), "error": &error.to_string() };
-            crate::log::debug(
-                "REPL",
-                crate::log::ids::MEMBER_LINK_ENDED,
-                "listener",
-                "A member's link ended",
-                Some(attributes),
-            );
-        }
-        return;
-    }
-    connection::serve(stream, client, role).await;
 }

@@ -28,6 +28,8 @@ pub struct FrontOptions {
     pub authorization: bool,
     /// By what members of the deployment know each other (`--keyFile`).
     pub keys: Option<sheaf_auth::Keys>,
+    /// By what members prove that they are (`--clusterAuthMode`).
+    pub cluster_auth_mode: sheaf_auth::ClusterAuthMode,
     /// Whether and how TLS is spoken.
     pub tls: Option<crate::tls::TlsOptions>,
     /// The audit log, if there is one.
@@ -66,6 +68,7 @@ impl Default for FrontOptions {
             ],
             authorization: false,
             keys: None,
+            cluster_auth_mode: sheaf_auth::ClusterAuthMode::KeyFile,
             tls: None,
             audit: None,
             transition_to_auth: false,

@@ -56,13 +56,12 @@ const PARAMETERS: &[Parameter] = &[
     parameter("auditAuthorizationSuccess", Bool(false), Both, ANY),
     parameter("automationServiceDescriptor", Text(""), Both, (0.0, 64.0)),
     parameter("authenticationMechanisms", Text("MONGODB-X509,SCRAM-SHA-1,SCRAM-SHA-256"), Startup, ANY),
+    parameter("clusterAuthMode", Text("keyFile"), Runtime, ANY),
     parameter("clientCursorMonitorFrequencySecs", Int(4), Both, POSITIVE),
     parameter("cursorTimeoutMillis", Int(600_000), Both, ANY),
     parameter("enableLocalhostAuthBypass", Bool(true), Startup, ANY),
     parameter("enableTestCommands", Bool(false), Startup, ANY),
     parameter("enableTimeoutOfInactiveSessionCursors", Bool(false), Both, ANY),
-    parameter("internalQueryStatsCacheSize", Text("1%"), Both, ANY),
-    parameter("internalQueryStatsRateLimit", Int(0), Both, (-1.0, f64::MAX)),
     parameter("journalCommitInterval", Int(100), Both, (1.0, 500.0)),
     parameter("localLogicalSessionTimeoutMinutes", Int(30), Startup, POSITIVE),
     parameter("logLevel", Int(0), Both, (0.0, 5.0)),
@@ -82,6 +81,9 @@ const PARAMETERS: &[Parameter] = &[
     parameter("scramSHA256IterationCount", Int(15_000), Both, (5000.0, i32::MAX as f64)),
     parameter("shutdownTimeoutMillisForSignaledShutdown", Int(3000), Both, (0.0, f64::MAX)),
     parameter("syncdelay", Double(60.0), Both, (0.0, 3600.0)),
+    parameter("tlsMode", Text("disabled"), Runtime, ANY),
+    parameter("tlsX509ClusterAuthDNOverride", Text(""), Startup, ANY),
+    parameter("tlsX509ExpirationWarningThresholdDays", Int(30), Startup, (0.0, f64::MAX)),
     parameter("transactionLifetimeLimitSeconds", Int(60), Both, POSITIVE),
     parameter("ttlMonitorEnabled", Bool(true), Both, ANY),
     parameter("ttlMonitorSleepSecs", Int(60), Both, POSITIVE),
@@ -267,6 +269,13 @@ impl Parameters {
         let setting = convert(&PARAMETERS[at], value)?;
         self.store(at, setting);
         Ok(())
+    }
+
+    /// Puts the value of a text parameter that flags have decided.
+    pub(crate) fn put(&self, name: &str, text: &str) {
+        if let Some(at) = place(name) {
+            self.store(at, Setting::Text(text.to_owned()));
+        }
     }
 
     /// Who knows the feature compatibility version. Once.

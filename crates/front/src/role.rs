@@ -8,16 +8,16 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sheaf_bson::{DocBuf, RawDoc};
+use sheaf_bson::DocBuf;
 use sheaf_errors::{Code, Error, Result};
-use tokio::net::TcpStream;
+use sheaf_tls::Wire;
 
 use crate::access::Accounts;
 use crate::args::Fields;
 use crate::command::Description;
 use crate::cursors::{NoCursors, OpenCursors};
 use crate::front::{Front, Guest};
-use crate::outcome::{Ran, RequestOutcome};
+use crate::outcome::Ran;
 use crate::reply::Reply;
 use crate::request::Request;
 use crate::session::{NoSessions, SessionRegistry};
@@ -60,14 +60,6 @@ pub trait Role: Send + Sync + 'static {
     fn finish(&self, reply: Reply, _codes: [Option<Code>; 2], _operation_time: Option<u64>) -> Reply {
         reply
     }
-
-    /// The hash of a query's shape, where the command is one.
-    fn shape_hash(&self, _db: &str, _command: RawDoc<'_>) -> Option<String> {
-        None
-    }
-
-    /// Is told of each operation that has ended.
-    fn measure(&self, _request: &Request<'_>, _outcome: &RequestOutcome, _took: Duration) {}
 
     /// Keeps the profiler's entry of a finished operation, where its database has a profiler.
     fn profile(&self, _request: &Request<'_>, _entry: &DocBuf) {}
@@ -113,12 +105,7 @@ pub trait Role: Send + Sync + 'static {
 
     /// Serves a connection that has begun with one of the [words](Role::words). It counts as a client's as long as there is
     /// the guest.
-    fn serve(
-        &self,
-        _word: [u8; 4],
-        _stream: TcpStream,
-        _guest: Guest,
-    ) -> Coming<'static, std::io::Result<()>> {
+    fn serve(&self, _word: [u8; 4], _stream: Wire, _guest: Guest) -> Coming<'static, std::io::Result<()>> {
         unreachable!("a role without words of its own serves nobody by them")
     }
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use rand::Rng;
 use sheaf_auth::server::{self, First};
-use sheaf_auth::{Account, Credential, Mechanism, UserName};
+use sheaf_auth::{Account, Credential, MEMBER_USER, Mechanism, UserName};
 use sheaf_bson::{Binary, DocWriter, RawDoc, Value, doc};
 use sheaf_errors::{Code, Error, Result, bail};
 
@@ -72,6 +72,9 @@ impl<'a> Start<'a> {
         let account =
             find(request, &user).map_err(|error| refuse(request, mechanism.name(), &user, &error))?;
         // Whoever there is not, or not with this mechanism, is asked for a proof like anyone else.
+        // Members that have to show a certificate cannot prove a key.
+        let takes_keys = request.front.membership.mode().takes_keys();
+        let account = account.filter(|account| takes_keys || !account.is_member());
         let own = account.iter().flat_map(|account| account.user.credentials(mechanism));
         let mut credentials: Vec<_> = own.cloned().collect();
         let known = !credentials.is_empty();
@@ -133,17 +136,48 @@ pub fn go_on(request: &Request<'_>, id: i32, payload: &[u8]) -> Result<Answer> {
     }
 }
 
+/// What a `hello` has done at once of what it asks for in `speculativeAuthenticate`.
+pub enum Speculated {
+    /// A conversation has begun.
+    Begun(Answer),
+    /// The client is whom its certificate names.
+    Certified(String),
+}
+
+impl Speculated {
+    /// Does what the field asks for. One that fails is nothing: the client tries again by a command, and is told then.
+    pub fn run(request: &Request<'_>, doc: RawDoc<'_>) -> Option<Speculated> {
+        let text = |name: &str| doc.get(name).and_then(|value| value.as_str());
+        if doc.get("authenticate").is_some() && text("mechanism") == Some(X509) {
+            let db = text("db").unwrap_or("$external");
+            return by_certificate(request, db, text("user")).ok().map(Speculated::Certified);
+        }
+        let (start, db) = Start::read(doc)?;
+        start.run(request, db).ok().map(Speculated::Begun)
+    }
+
+    /// Writes the reply.
+    pub fn write(&self, doc: &mut DocWriter<'_, Vec<u8>>) {
+        match self {
+            Speculated::Begun(answer) => answer.write(doc),
+            Speculated::Certified(subject) => {
+                doc.append("dbname", "$external").append("user", subject);
+            }
+        }
+    }
+}
+
 /// The mechanism by which certificates prove who a client is.
 const X509: &str = "MONGODB-X509";
 
 /// Logs the client in whom its certificate names, if that is the one that it says; gives the name.
 ///
 /// Errors: `ProtocolError`, `MechanismUnavailable`, `AuthenticationFailed`.
-pub fn by_certificate(request: &Request<'_>, said: Option<&str>) -> Result<String> {
+pub fn by_certificate(request: &Request<'_>, db: &str, said: Option<&str>) -> Result<String> {
     let Some(shown) = request.client.access.lock().certificate.clone() else {
         bail!(Code::PROTOCOL_ERROR, "SSL support is required for the MONGODB-X509 mechanism.");
     };
-    if request.db != "$external" {
+    if db != "$external" {
         bail!(Code::PROTOCOL_ERROR, "X.509 authentication must always use the $external database.");
     }
     let mechanisms = request.front.parameters.text("authenticationMechanisms");
@@ -162,6 +196,11 @@ pub fn by_certificate(request: &Request<'_>, said: Option<&str>) -> Result<Strin
     };
     if said.is_some_and(|said| said != subject) {
         return Err(refused(&subject, "There is no x.509 client certificate matching the user."));
+    }
+    let takes = request.front.membership.mode().takes_certificates();
+    if takes && request.front.tls.as_ref().is_some_and(|tls| tls.names_member(&subject)) {
+        log_in(request, X509, &UserName::new(MEMBER_USER.0, MEMBER_USER.1))?;
+        return Ok(subject);
     }
     log_in(request, X509, &UserName::new(subject.clone(), "$external"))?;
     Ok(subject)

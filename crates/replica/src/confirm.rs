@@ -25,14 +25,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use sheaf_auth::Keys;
 use sheaf_auth::link::seal::Sealer;
 use sheaf_bson::RawDoc;
+use sheaf_tls::{TlsClient, Wire};
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 
 use crate::protocol::{Hello, MAGIC, Nonce, put};
-use crate::secured::{self, Incoming, Secrets};
+use crate::secured::{self, Incoming, Secrets, Way};
 
 /// How long an answer may take, the connection included.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -96,8 +96,9 @@ impl Confirmations {
         let Ok(_turn) = turn.acquire().await else { return Answer::None };
         let question = Hello::Question { set: set.to_owned(), nonce, by };
         let mut answer = Answer::None;
-        for keys in self.secrets.to_dial_with() {
-            answer = match tokio::time::timeout(PATIENCE, ask(address, keys, set, &question)).await {
+        for way in self.secrets.to_dial_with() {
+            let asking = ask((host, address), self.secrets.tls(), way, &question);
+            answer = match tokio::time::timeout(PATIENCE, asking).await {
                 Ok(Ok(true)) => Answer::Yes,
                 Ok(Ok(false)) => Answer::No,
                 Ok(Err(_)) | Err(_) => Answer::None,
@@ -127,10 +128,17 @@ impl Confirmations {
     }
 }
 
-async fn ask(address: &str, keys: Option<&Keys>, set: &str, question: &Hello) -> io::Result<bool> {
-    let mut stream = TcpStream::connect(address).await?;
-    stream.set_nodelay(true)?;
-    let (mut sealer, opener) = match secured::dial(&mut stream, keys, MAGIC).await? {
+async fn ask(
+    (host, address): (&str, &str),
+    tls: Option<&TlsClient>,
+    way: Way<'_>,
+    question: &Hello,
+) -> io::Result<bool> {
+    let Hello::Question { set, .. } = question else { return Ok(false) };
+    let socket = TcpStream::connect(address).await?;
+    socket.set_nodelay(true)?;
+    let mut stream = Wire::connect(socket, tls, host, PATIENCE).await?;
+    let (mut sealer, opener) = match secured::dial(&mut stream, way, MAGIC).await? {
         Some(session) => (Some(session.seal), Some(session.open)),
         None => (None, None),
     };
@@ -140,17 +148,12 @@ async fn ask(address: &str, keys: Option<&Keys>, set: &str, question: &Hello) ->
     let answer = Incoming::new(stream, opener).short().await?;
     sheaf_bson::validate(&answer, 4).map_err(|_| io::Error::from(io::ErrorKind::InvalidData))?;
     let answer = RawDoc::new(&answer);
-    let same_set = answer.get("set").and_then(|v| v.as_str()) == Some(set);
+    let same_set = answer.get("set").and_then(|v| v.as_str()) == Some(set.as_str());
     Ok(same_set && answer.get("ok").is_some_and(|v| v.truthy()))
 }
 
 /// Answers a question.
-pub async fn answer(
-    stream: &mut TcpStream,
-    sealer: Option<&mut Sealer>,
-    set: &str,
-    ok: bool,
-) -> io::Result<()> {
+pub async fn answer(stream: &mut Wire, sealer: Option<&mut Sealer>, set: &str, ok: bool) -> io::Result<()> {
     let mut bytes = Vec::new();
     put(&mut bytes, sheaf_bson::doc! { "ok": ok, "set": set }.as_bytes());
     secured::send(stream, sealer, &bytes).await
@@ -172,7 +175,7 @@ mod tests {
                 let (mut stream, _) = listener.accept().await.unwrap();
                 let mut magic = [0; 4];
                 stream.read_exact(&mut magic).await.unwrap();
-                let mut incoming = Incoming::new(stream, None);
+                let mut incoming = Incoming::new(Wire::Plain(stream), None);
                 let hello = Hello::decode(&incoming.short().await.unwrap()).unwrap();
                 let Hello::Question { nonce, set, by } = hello else { panic!("{hello:?}") };
                 assert_eq!(by, Some(7));

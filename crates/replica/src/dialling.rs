@@ -7,10 +7,11 @@ use std::time::{Duration, Instant};
 
 use sheaf_client::dial::{dial_async, is_without_address};
 use sheaf_storage::critical::Critical;
+use sheaf_tls::Wire;
 
 use crate::Replica;
 use crate::errors::Lost;
-use crate::links::{Begun, Link, TOGETHER};
+use crate::links::{Begun, Connected, Link, TOGETHER};
 use crate::protocol::{Hello, MAGIC, put};
 use crate::receiving::refuse;
 use crate::secured::{self, Secrets};
@@ -46,7 +47,7 @@ pub async fn dial(replica: Weak<Replica>, Begun { host, to, link }: Begun) {
 async fn run_for_a_while(replica: Weak<Replica>, host: Arc<str>, to: String, link: Arc<Link>) {
     let critical = Critical::enter("a link to one who is no member");
     let ended = {
-        let serving = serve(&replica, &to, &link);
+        let serving = serve(&replica, (&host, &to), &link);
         tokio::pin!(serving);
         loop {
             tokio::select! {
@@ -87,7 +88,7 @@ async fn run(replica: Weak<Replica>, host: Arc<str>, to: String, link: Arc<Link>
         while link.is_empty() {
             link.work.notified().await;
         }
-        let ended = serve(&replica, &to, &link).await;
+        let ended = serve(&replica, (&host, &to), &link).await;
         link.end();
         let Some(replica) = replica.upgrade() else { return };
         if let Err(error) = ended {
@@ -105,27 +106,35 @@ async fn run(replica: Weak<Replica>, host: Arc<str>, to: String, link: Arc<Link>
     }
 }
 
-async fn serve(replica: &Weak<Replica>, to: &str, link: &Link) -> io::Result<()> {
-    let mut stream = dial_async(to, CONNECT_PATIENCE, UNANSWERED).await?;
+async fn serve(replica: &Weak<Replica>, (host, to): (&str, &str), link: &Link) -> io::Result<()> {
+    let socket = dial_async(to, CONNECT_PATIENCE, UNANSWERED).await?;
     let Some(secrets) = replica.upgrade().map(|replica| Secrets::of(&replica.front)) else { return Ok(()) };
-    // Where others may have no key yet, each way is tried in its turn.
+    // Where others may prove nothing yet, each way is tried in its turn.
     let ways: Vec<_> = secrets.to_dial_with().collect();
-    let keys = ways[link.dialled.fetch_add(1, Ordering::Relaxed) % ways.len()];
-    let proving = secured::dial(&mut stream, keys, MAGIC);
-    let session = tokio::time::timeout(PROOF_PATIENCE, proving).await.map_err(io::Error::from)?;
-    let (stream, Some(replica)) = (Arc::new(stream), replica.upgrade()) else { return Ok(()) };
-    let session = session.inspect_err(|error| {
+    let way = ways[link.dialled.fetch_add(1, Ordering::Relaxed) % ways.len()];
+    let proving = async {
+        let mut stream = Wire::connect(socket, secrets.tls(), host, PROOF_PATIENCE).await?;
+        let session = secured::dial(&mut stream, way, MAGIC).await?;
+        Ok((stream.into_parts(), session))
+    };
+    let proved = tokio::time::timeout(PROOF_PATIENCE, proving).await.map_err(io::Error::from)?;
+    let Some(replica) = replica.upgrade() else { return Ok(()) };
+    let ((socket, tls), session) = proved.inspect_err(|error: &io::Error| {
         if error.kind() == io::ErrorKind::PermissionDenied {
             refuse(&replica, to, &error.to_string());
         }
     })?;
+    let stream = Arc::new(socket);
     let host = Arc::from(replica.own_address());
     let hello = Hello::Link { set: replica.set_name().to_owned(), host, nonce: link.nonce };
     drop(replica);
     let mut greeting = Vec::new();
     put(&mut greeting, hello.encode().as_bytes());
-    link.begin(stream.clone(), session.map(|session| session.seal), &greeting);
-    let mut nothing = [0; 16];
+    link.begin(
+        Connected { stream: stream.clone(), tls, sealer: session.map(|session| session.seal) },
+        &greeting,
+    )?;
+    let mut nothing = [0; 1024];
     loop {
         tokio::select! {
             () = link.work.notified() => {
@@ -140,12 +149,13 @@ async fn serve(replica: &Weak<Replica>, to: &str, link: &Link) -> io::Result<()>
                 stream.writable().await?;
                 link.flush();
             }
-            // The other side never sends: what comes is the end.
+            // The other side never sends: what comes is the end, or belongs to TLS.
             readable = stream.readable() => {
                 readable?;
                 match stream.try_read(&mut nothing) {
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                    Ok(_) => return Err(io::ErrorKind::ConnectionReset.into()),
+                    Ok(0) => return Err(io::ErrorKind::ConnectionReset.into()),
+                    Ok(read) => link.take_in(&nothing[..read])?,
                     Err(error) => return Err(error),
                 }
             }

@@ -15,6 +15,7 @@
 mod addresses;
 mod asking;
 mod confirm;
+mod cover;
 mod dialling;
 mod driver;
 mod errors;

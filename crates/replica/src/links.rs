@@ -15,9 +15,11 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use sheaf_auth::link::seal::Sealer;
 use sheaf_repl::Envelope;
+use sheaf_tls::Connection;
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
 
+use crate::cover::Cover;
 use crate::memory::Share;
 use crate::protocol::{Nonce, put};
 
@@ -115,7 +117,7 @@ impl Links {
     /// Forgets the link to this address; nothing is connected any more.
     pub fn forget(&self, host: &str) {
         if let Some(link) = self.links.lock().remove(host) {
-            link.writer.lock().begin(None, None, &[]);
+            link.writer.lock().end();
         }
     }
 
@@ -239,12 +241,22 @@ pub struct Link {
     pub work: Notify,
 }
 
+/// A connection to a member, ready to be sent on.
+pub struct Connected {
+    /// The socket.
+    pub stream: Arc<TcpStream>,
+    /// TLS, if it is spoken.
+    pub tls: Option<Connection>,
+    /// Of ends that have proved to each other that they have a key.
+    pub sealer: Option<Sealer>,
+}
+
 #[derive(Default)]
 struct Writer {
     stream: Option<Arc<TcpStream>>,
-    /// Of a connection whose ends have proved themselves.
-    sealer: Option<Sealer>,
-    /// Encoded, and to be sealed.
+    /// What keeps what is sent from being altered, and from being read.
+    cover: Cover,
+    /// Encoded, and to be covered.
     plain: Vec<u8>,
     /// Encoded, from `written` on still to be written.
     buffer: Vec<u8>,
@@ -254,9 +266,25 @@ struct Writer {
 
 impl Link {
     /// A connection is there, on which `greeting` goes first.
-    pub fn begin(&self, stream: Arc<TcpStream>, sealer: Option<Sealer>, greeting: &[u8]) {
-        self.writer.lock().begin(Some(stream), sealer, greeting);
+    ///
+    /// Errors: TLS takes nothing more.
+    pub fn begin(&self, connected: Connected, greeting: &[u8]) -> io::Result<()> {
+        self.writer.lock().begin(connected, greeting)?;
         self.flush();
+        Ok(())
+    }
+
+    /// Takes in what has come from the other side, which has nothing to say itself: tickets of TLS.
+    ///
+    /// Errors: it is something else.
+    pub fn take_in(&self, bytes: &[u8]) -> io::Result<()> {
+        let mut writer = self.writer.lock();
+        let writer = &mut *writer;
+        writer.cover.take_in(bytes, &mut writer.buffer)?;
+        if writer.written < writer.buffer.len() {
+            self.work.notify_one();
+        }
+        Ok(())
     }
 
     /// Whether nothing waits to be written.
@@ -266,7 +294,7 @@ impl Link {
 
     /// The connection has ended; what waited for it is lost with it.
     pub fn end(&self) {
-        self.writer.lock().begin(None, None, &[]);
+        self.writer.lock().end();
         self.broken.store(false, Ordering::Release);
         self.waiting.lock().clear();
         self.later.store(false, Ordering::Release);
@@ -304,7 +332,7 @@ impl Writer {
     fn write(&mut self, link: &Link) -> io::Result<bool> {
         let Some(stream) = self.stream.clone() else { return Ok(false) };
         loop {
-            self.encode(link);
+            self.encode(link)?;
             if self.written == self.buffer.len() {
                 self.buffer.clear();
                 self.written = 0;
@@ -326,7 +354,7 @@ impl Writer {
 
     /// Encodes messages that wait, one after another, until there is enough to be written: as they are they share their
     /// entries' memory with others.
-    fn encode(&mut self, link: &Link) {
+    fn encode(&mut self, link: &Link) -> io::Result<()> {
         assert!(
             self.written <= self.buffer.len(),
             "{} of {} bytes are written",
@@ -338,26 +366,32 @@ impl Writer {
             if envelope.brings_entries() {
                 *link.fed.lock() = Some(Instant::now());
             }
-            match &mut self.sealer {
-                None => put(&mut self.buffer, &envelope.encode()),
-                Some(sealer) => {
-                    put(&mut self.plain, &envelope.encode());
-                    sealer.seal(&self.plain, &mut self.buffer);
-                    self.plain.clear();
-                    self.plain.shrink_to(BUFFER_BYTES);
-                }
+            if self.cover.is_none() {
+                put(&mut self.buffer, &envelope.encode());
+                continue;
             }
+            put(&mut self.plain, &envelope.encode());
+            self.cover.put(&self.plain, &mut self.buffer)?;
+            self.plain.clear();
+            self.plain.shrink_to(BUFFER_BYTES);
         }
         self.share.set(self.buffer.capacity() + self.plain.capacity());
+        Ok(())
     }
 
-    /// Without a connection, or with another one.
-    fn begin(&mut self, stream: Option<Arc<TcpStream>>, sealer: Option<Sealer>, greeting: &[u8]) {
-        (self.stream, self.sealer, self.buffer, self.written) = (stream, sealer, Vec::new(), 0);
-        match &mut self.sealer {
-            Some(sealer) => sealer.seal(greeting, &mut self.buffer),
-            None => self.buffer.extend_from_slice(greeting),
-        }
+    /// On another connection.
+    fn begin(&mut self, connected: Connected, greeting: &[u8]) -> io::Result<()> {
+        self.end();
+        self.stream = Some(connected.stream);
+        self.cover = Cover::new(connected.tls, connected.sealer);
+        self.cover.put(greeting, &mut self.buffer)?;
         self.share.set(self.buffer.capacity());
+        Ok(())
+    }
+
+    /// Without a connection.
+    fn end(&mut self) {
+        (self.stream, self.cover, self.buffer, self.written) = (None, Cover::default(), Vec::new(), 0);
+        self.share.set(0);
     }
 }

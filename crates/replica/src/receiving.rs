@@ -12,8 +12,8 @@ use bytes::{Buf, Bytes, BytesMut};
 use sheaf_front::front::Guest;
 use sheaf_front::log::ids;
 use sheaf_repl::Envelope;
+use sheaf_tls::Wire;
 use tokio::io::AsyncReadExt;
-use tokio::net::TcpStream;
 
 use crate::Replica;
 use crate::confirm::{self, Answer};
@@ -50,7 +50,7 @@ const STRANGERS_BYTES_MAX: usize = 1 << 20;
 
 /// Serves a connection that begins with [`MAGIC`], until it ends, or until it has to make room for others before anybody has
 /// confirmed that it is a member's.
-pub async fn serve(stream: TcpStream, replica: Arc<Replica>, guest: Guest) -> io::Result<()> {
+pub async fn serve(stream: Wire, replica: Arc<Replica>, guest: Guest) -> io::Result<()> {
     let stranger = replica.strangers.enter(guest);
     let told = stranger.told();
     tokio::select! {
@@ -59,17 +59,13 @@ pub async fn serve(stream: TcpStream, replica: Arc<Replica>, guest: Guest) -> io
     }
 }
 
-async fn greet(mut stream: TcpStream, replica: Arc<Replica>, stranger: Stranger) -> io::Result<()> {
+async fn greet(mut stream: Wire, replica: Arc<Replica>, stranger: Stranger) -> io::Result<()> {
     let secrets = Secrets::of(&replica.front);
-    let remote = stream.peer_addr().map(|address| address.to_string()).unwrap_or_default();
+    let remote = stream.socket().peer_addr().map(|address| address.to_string()).unwrap_or_default();
     let greeting = async {
         let mut magic = [0; MAGIC.len()];
         stream.read_exact(&mut magic).await?;
-        let (sealer, opener) = match secured::accept(&mut stream, &secrets, MAGIC).await? {
-            Some(session) => (Some(session.seal), Some(session.open)),
-            None => (None, None),
-        };
-        let mut incoming = Incoming::new(stream, opener);
+        let (mut incoming, sealer) = secured::accept(&mut stream, &secrets, MAGIC).await?.on(stream);
         Ok((incoming.short().await?, incoming, sealer))
     };
     let (greeting, mut incoming, mut sealer) = tokio::time::timeout(GREETING_PATIENCE, greeting)

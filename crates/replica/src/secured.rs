@@ -1,5 +1,5 @@
-//! Connections whose ends have proved to each other that they have the deployment's key ([`sheaf_auth::link`]). Without keys they are
-//! what they were.
+//! Connections whose ends have proved to each other that they are of the deployment: that they have its key ([`sheaf_auth::link`]), or by
+//! certificates, with TLS. Without either they are what they were.
 //!
 //! Who dials has proved itself, and had the other side prove itself, before it says anything; who is dialled reads nothing but the
 //! word by which a connection is known and the proof. From there on every byte is in a record that carries its number and its code.
@@ -10,9 +10,10 @@ use bytes::{Buf, BytesMut};
 use sheaf_auth::Keys;
 use sheaf_auth::link::seal::{Opener, Sealer};
 use sheaf_auth::link::{Accepting, Dialling, MARK, OPENING_BYTES, PROOF_BYTES, Session, VERDICT_BYTES};
+use sheaf_client::Membership;
 use sheaf_front::front::Front;
+use sheaf_tls::{Blocking, CertificateDer, TlsClient, Wire};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 
 use crate::protocol::GREETING_BYTES_MAX;
 
@@ -28,10 +29,38 @@ fn forged() -> io::Error {
     refused("what came was not sent like this by who has proved itself")
 }
 
+/// How a member proves that it is one, where it dials.
+#[derive(Clone, Copy)]
+pub enum Way<'k> {
+    /// It does not.
+    Nothing,
+    /// By the key.
+    Keys(&'k Keys),
+    /// By its certificate.
+    Certificate(&'k Membership),
+}
+
+const NO_MEMBER: &str = "its certificate is not one of a member";
+
+impl<'k> Way<'k> {
+    /// The key to prove; asks the other side for its certificate, where that is what counts.
+    ///
+    /// Errors: it has none of a member.
+    fn key(self, shown: Option<&[CertificateDer<'_>]>) -> io::Result<Option<&'k Keys>> {
+        match self {
+            Way::Nothing => Ok(None),
+            Way::Keys(keys) => Ok(Some(keys)),
+            Way::Certificate(of) if of.tls().is_some_and(|tls| tls.is_member(shown)) => Ok(None),
+            Way::Certificate(_) => Err(refused(NO_MEMBER)),
+        }
+    }
+}
+
 /// Says the word by which a new connection is known, and proves the key.
 ///
 /// Errors: the network's; `PermissionDenied`, if the other side does not have it.
-pub async fn dial(stream: &mut TcpStream, keys: Option<&Keys>, word: [u8; 4]) -> io::Result<Option<Session>> {
+pub async fn dial(stream: &mut Wire, way: Way<'_>, word: [u8; 4]) -> io::Result<Option<Session>> {
+    let keys = way.key(stream.certificates())?;
     stream.write_all(&word).await?;
     let Some(keys) = keys else { return Ok(None) };
     let (dialling, opening) = Dialling::new(keys, word, rand::random());
@@ -46,11 +75,8 @@ pub async fn dial(stream: &mut TcpStream, keys: Option<&Keys>, word: [u8; 4]) ->
 }
 
 /// The same on a thread.
-pub fn dial_blocking(
-    mut stream: std::net::TcpStream,
-    keys: Option<&Keys>,
-    word: [u8; 4],
-) -> io::Result<Secured> {
+pub fn dial_blocking(mut stream: Blocking, way: Way<'_>, word: [u8; 4]) -> io::Result<Secured> {
+    let keys = way.key(stream.certificates())?;
     stream.write_all(&word)?;
     let Some(keys) = keys else { return Ok(Secured::new(stream, None, BytesMut::new(), BytesMut::new())) };
     let (dialling, opening) = Dialling::new(keys, word, rand::random());
@@ -65,54 +91,87 @@ pub fn dial_blocking(
     Ok(Secured::new(stream, Some(session), BytesMut::new(), BytesMut::new()))
 }
 
-/// The key of a deployment as one of its members has it.
+/// By what a member knows the others of its deployment.
 #[derive(Clone, Default)]
 pub struct Secrets {
     keys: Option<Keys>,
-    /// Whether others may have none yet.
+    /// Whether others may prove nothing yet.
     optional: bool,
+    membership: Membership,
 }
 
 impl Secrets {
     /// Of this server.
     pub fn of(front: &Front) -> Secrets {
-        Secrets { keys: front.access.keys().cloned(), optional: front.options.transition_to_auth }
+        Secrets {
+            keys: front.access.keys().cloned(),
+            optional: front.options.transition_to_auth,
+            membership: front.membership.clone(),
+        }
     }
 
-    /// The keys to dial with, in the order in which to try: the deployment's, and none if others may have none.
-    pub fn to_dial_with(&self) -> impl Iterator<Item = Option<&Keys>> {
-        let none = (self.keys.is_some() && self.optional).then_some(None);
-        std::iter::once(self.keys.as_ref()).chain(none)
+    /// The ways to dial, in the order in which to try: as the deployment does, and without a proof if others may have none.
+    pub fn to_dial_with(&self) -> impl Iterator<Item = Way<'_>> {
+        let first = match &self.keys {
+            _ if self.sends_certificate() => Way::Certificate(&self.membership),
+            Some(keys) => Way::Keys(keys),
+            None => Way::Nothing,
+        };
+        let none = (self.optional && !matches!(first, Way::Nothing)).then_some(Way::Nothing);
+        std::iter::once(first).chain(none)
+    }
+
+    /// By what others are dialled; `None` for without TLS.
+    pub fn tls(&self) -> Option<&TlsClient> {
+        self.membership.to_dial()
+    }
+
+    fn sends_certificate(&self) -> bool {
+        self.membership.mode().sends_certificate() && self.tls().is_some()
+    }
+
+    /// Whether anything is asked of who dials.
+    fn ask(&self) -> bool {
+        self.keys.is_some() || self.membership.mode().takes_certificates()
+    }
+
+    /// Whether who dials is known by what TLS has shown of it.
+    fn know(&self, shown: Option<&[CertificateDer<'_>]>) -> bool {
+        self.membership.mode().takes_certificates()
+            && self.membership.tls().is_some_and(|tls| tls.is_member(shown))
     }
 }
 
-/// Whether the other side begins a proof; it says something within the time that its greeting has.
-async fn proves(stream: &TcpStream) -> io::Result<bool> {
-    let mut mark = [0; MARK.len()];
-    loop {
-        let read = stream.peek(&mut mark).await?;
-        if read == 0 || read == mark.len() || !MARK.starts_with(&mark[..read]) {
-            return Ok(mark == MARK);
-        }
-        tokio::time::sleep(std::time::Duration::from_millis(1)).await;
-    }
+/// What has come of who dials.
+#[derive(Default)]
+pub struct Accepted {
+    /// The two directions, if they are sealed.
+    session: Option<Session>,
+    /// What was read behind the word that is no proof.
+    read: BytesMut,
 }
 
 /// Has the other side prove itself on a connection that has begun with `word`.
 ///
 /// Errors: the network's; `PermissionDenied`, if it does not have the key.
-pub async fn accept(stream: &mut TcpStream, secrets: &Secrets, word: [u8; 4]) -> io::Result<Option<Session>> {
-    let Some(keys) = &secrets.keys else { return Ok(None) };
-    if secrets.optional && !proves(stream).await? {
-        return Ok(None);
+pub async fn accept(stream: &mut Wire, secrets: &Secrets, word: [u8; 4]) -> io::Result<Accepted> {
+    if !secrets.ask() {
+        return Ok(Accepted::default());
     }
     let mut opening = [0; OPENING_BYTES];
     let (mark, nonce) = opening.split_at_mut(MARK.len());
     stream.read_exact(mark).await?;
-    // Who has no keys says little, and waits.
     if mark != MARK {
-        return Err(refused("it does not prove that it has the key"));
+        if secrets.optional || secrets.know(stream.certificates()) {
+            return Ok(Accepted { session: None, read: BytesMut::from(&*mark) });
+        }
+        return Err(refused(match secrets.membership.mode().takes_keys() {
+            true => "it does not prove that it has the key",
+            false => NO_MEMBER,
+        }));
     }
+    let keys = secrets.keys.as_ref().filter(|_| secrets.membership.mode().takes_keys());
+    let keys = keys.ok_or_else(|| refused("it proves a key, and certificates are asked for"))?;
     stream.read_exact(nonce).await?;
     let (accepting, answer) = Accepting::new(keys, word, rand::random(), &opening).map_err(refused)?;
     stream.write_all(&answer).await?;
@@ -122,11 +181,19 @@ pub async fn accept(stream: &mut TcpStream, secrets: &Secrets, word: [u8; 4]) ->
     stream.read_exact(&mut proofs).await?;
     let (session, verdict) = accepting.finish(&proofs).map_err(refused)?;
     stream.write_all(&verdict).await?;
-    Ok(Some(session))
+    Ok(Accepted { session: Some(session), read: BytesMut::new() })
+}
+
+impl Accepted {
+    /// The receiving end, and what seals what is sent.
+    pub fn on(self, stream: Wire) -> (Incoming, Option<Sealer>) {
+        let (sealer, opener) = self.session.map(|session| (session.seal, session.open)).unzip();
+        (Incoming { buffer: self.read, ..Incoming::new(stream, opener) }, sealer)
+    }
 }
 
 /// Writes these bytes, sealed if the connection is.
-pub async fn send(stream: &mut TcpStream, sealer: Option<&mut Sealer>, bytes: &[u8]) -> io::Result<()> {
+pub async fn send(stream: &mut Wire, sealer: Option<&mut Sealer>, bytes: &[u8]) -> io::Result<()> {
     let Some(sealer) = sealer else { return stream.write_all(bytes).await };
     let mut sealed = Vec::new();
     sealer.seal(bytes, &mut sealed);
@@ -135,7 +202,7 @@ pub async fn send(stream: &mut TcpStream, sealer: Option<&mut Sealer>, bytes: &[
 
 /// The receiving end.
 pub struct Incoming {
-    stream: TcpStream,
+    stream: Wire,
     opener: Option<Opener>,
     /// What has come and was not opened yet.
     raw: BytesMut,
@@ -145,12 +212,12 @@ pub struct Incoming {
 
 impl Incoming {
     /// Of this connection.
-    pub fn new(stream: TcpStream, opener: Option<Opener>) -> Incoming {
+    pub fn new(stream: Wire, opener: Option<Opener>) -> Incoming {
         Incoming { stream, opener, raw: BytesMut::new(), buffer: BytesMut::new() }
     }
 
     /// The connection, to send on.
-    pub fn stream(&mut self) -> &mut TcpStream {
+    pub fn stream(&mut self) -> &mut Wire {
         &mut self.stream
     }
 
@@ -209,8 +276,7 @@ impl Incoming {
 
     /// The same connection for a thread.
     pub fn into_blocking(self, sealer: Option<Sealer>) -> io::Result<Secured> {
-        let stream = self.stream.into_std()?;
-        stream.set_nonblocking(false)?;
+        let stream = self.stream.into_blocking()?;
         let session = sealer.zip(self.opener).map(|(seal, open)| Session { seal, open });
         Ok(Secured::new(stream, session, self.raw, self.buffer))
     }
@@ -228,31 +294,26 @@ fn open_records(opener: &mut Opener, raw: &mut BytesMut, into: &mut BytesMut) ->
 
 /// A connection of a thread.
 pub struct Secured {
-    stream: std::net::TcpStream,
+    stream: Blocking,
     session: Option<Session>,
     raw: BytesMut,
     buffer: BytesMut,
 }
 
 impl Secured {
-    fn new(
-        stream: std::net::TcpStream,
-        session: Option<Session>,
-        raw: BytesMut,
-        buffer: BytesMut,
-    ) -> Secured {
+    fn new(stream: Blocking, session: Option<Session>, raw: BytesMut, buffer: BytesMut) -> Secured {
         Secured { stream, session, raw, buffer }
     }
 
     /// One that nothing is proved on.
     #[cfg(test)]
     pub fn plain(stream: std::net::TcpStream) -> Secured {
-        Secured::new(stream, None, BytesMut::new(), BytesMut::new())
+        Secured::new(Blocking::plain(stream), None, BytesMut::new(), BytesMut::new())
     }
 
     /// The socket, for its times.
     pub fn socket(&self) -> &std::net::TcpStream {
-        &self.stream
+        self.stream.socket()
     }
 }
 
@@ -295,7 +356,7 @@ impl Write for Secured {
 
 #[cfg(test)]
 mod tests {
-    use tokio::net::TcpListener;
+    use tokio::net::{TcpListener, TcpStream};
 
     use super::*;
 
@@ -305,16 +366,16 @@ mod tests {
         Keys::parse(text, "f").unwrap()
     }
 
-    async fn pair() -> (TcpStream, TcpStream) {
+    async fn pair() -> (Wire, Wire) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let one = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
-        (one, listener.accept().await.unwrap().0)
+        (Wire::Plain(one), Wire::Plain(listener.accept().await.unwrap().0))
     }
 
     async fn meet(one: Option<Keys>, other: Secrets) -> (io::Result<()>, io::Result<Vec<u8>>) {
         let (mut dialling, mut accepting) = pair().await;
         let sent = async move {
-            let mut session = dial(&mut dialling, one.as_ref(), WORD).await?;
+            let mut session = dial(&mut dialling, one.as_ref().map_or(Way::Nothing, Way::Keys), WORD).await?;
             let mut greeting = Vec::new();
             crate::protocol::put(&mut greeting, b"who I am");
             send(&mut dialling, session.as_mut().map(|session| &mut session.seal), &greeting).await
@@ -322,8 +383,7 @@ mod tests {
         let received = async move {
             let mut word = [0; 4];
             accepting.read_exact(&mut word).await?;
-            let session = accept(&mut accepting, &other, WORD).await?;
-            Incoming::new(accepting, session.map(|session| session.open)).short().await
+            accept(&mut accepting, &other, WORD).await?.on(accepting).0.short().await
         };
         tokio::join!(sent, received)
     }
@@ -331,7 +391,8 @@ mod tests {
     #[tokio::test]
     async fn both_have_the_key_or_nothing_is_read() {
         let one = || Some(keys("aaaaaa"));
-        let with = |text: &str, optional: bool| Secrets { keys: Some(keys(text)), optional };
+        let with =
+            |text: &str, optional: bool| Secrets { keys: Some(keys(text)), optional, ..Secrets::default() };
         assert_eq!(meet(None, Secrets::default()).await.1.unwrap(), b"who I am");
         assert_eq!(meet(one(), with("aaaaaa", false)).await.1.unwrap(), b"who I am");
         assert_eq!(meet(one(), with("aaaaaa", true)).await.1.unwrap(), b"who I am");
@@ -348,11 +409,11 @@ mod tests {
     async fn what_is_altered_on_the_way_is_not_read() {
         let (mut dialling, mut accepting) = pair().await;
         let key = keys("aaaaaa");
-        let dialled = dial(&mut dialling, Some(&key), WORD);
+        let dialled = dial(&mut dialling, Way::Keys(&key), WORD);
         let accepted = async {
             let mut word = [0; 4];
             accepting.read_exact(&mut word).await?;
-            accept(&mut accepting, &Secrets { keys: Some(key.clone()), optional: false }, WORD).await
+            accept(&mut accepting, &Secrets { keys: Some(key.clone()), ..Secrets::default() }, WORD).await
         };
         let (dialled, accepted) = tokio::join!(dialled, accepted);
         let mut session = dialled.unwrap().unwrap();
@@ -360,7 +421,7 @@ mod tests {
         session.seal.seal(b"one", &mut sealed);
         // The same record twice.
         dialling.write_all(&[sealed.clone(), sealed].concat()).await.unwrap();
-        let mut incoming = Incoming::new(accepting, accepted.unwrap().map(|session| session.open));
+        let (mut incoming, _) = accepted.unwrap().on(accepting);
         let read = incoming.fill().await;
         assert_eq!(read.unwrap_err().kind(), io::ErrorKind::PermissionDenied);
     }

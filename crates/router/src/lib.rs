@@ -6,7 +6,6 @@
 mod accounts;
 mod addressed;
 mod catalog;
-mod collation;
 mod commands;
 mod commit;
 mod config_servers;

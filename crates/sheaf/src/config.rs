@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 use serde_yaml_ng::Value;
 use sheaf_server::options::ClusterRole;
 
+use crate::tls_settings::TlsSettings;
+
 /// What flags and file can decide; `None` is open.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[allow(missing_docs)]
@@ -47,13 +49,7 @@ pub struct Settings {
     pub transition_to_auth: Option<bool>,
     /// Keys that no file has: those of a cluster within one process.
     pub own_keys: Option<sheaf_auth::Keys>,
-    pub tls_mode: Option<String>,
-    pub tls_certificate_key_file: Option<PathBuf>,
-    pub tls_ca_file: Option<PathBuf>,
-    pub tls_crl_file: Option<PathBuf>,
-    pub tls_without_certificates: Option<bool>,
-    pub tls_disabled_protocols: Option<String>,
-    pub tls_fips: Option<bool>,
+    pub tls: TlsSettings,
     pub metrics_port: Option<u16>,
     pub audit: Auditing,
     pub redact_client_log_data: Option<bool>,
@@ -133,13 +129,7 @@ impl Settings {
             cluster_auth_mode,
             transition_to_auth,
             own_keys,
-            tls_mode,
-            tls_certificate_key_file,
-            tls_ca_file,
-            tls_crl_file,
-            tls_without_certificates,
-            tls_disabled_protocols,
-            tls_fips,
+            tls,
             metrics_port,
             redact_client_log_data,
             encryption,
@@ -232,15 +222,11 @@ fn apply(settings: &mut Settings, path: &str, value: &Value) -> Result<(), Strin
             settings.unix_socket_permissions = Some(number(path, value)? as u32);
         }
         "net.compression.compressors" => settings.compressors = Some(text(path, value)?),
-        "net.tls.mode" => settings.tls_mode = Some(text(path, value)?),
-        "net.tls.certificateKeyFile" => settings.tls_certificate_key_file = Some(path_of(value)?),
-        "net.tls.CAFile" => settings.tls_ca_file = Some(path_of(value)?),
-        "net.tls.CRLFile" => settings.tls_crl_file = Some(path_of(value)?),
-        "net.tls.allowConnectionsWithoutCertificates" => {
-            settings.tls_without_certificates = Some(boolean(path, value)?);
+        _ if path.starts_with("net.tls.") => {
+            if !settings.tls.take(&path["net.tls.".len()..], text(path, value)?)? {
+                return Err(format!("Unrecognized option: {path}"));
+            }
         }
-        "net.tls.disabledProtocols" => settings.tls_disabled_protocols = Some(text(path, value)?),
-        "net.tls.FIPSMode" => settings.tls_fips = Some(boolean(path, value)?),
         "systemLog.destination" => {
             let destination = text(path, value)?;
             if destination != "file" {

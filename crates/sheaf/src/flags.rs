@@ -10,6 +10,7 @@ use sheaf_server::options::ClusterRole;
 use crate::config::{Auditing, Settings};
 #[cfg(not(feature = "lab"))]
 use crate::no_lab as lab;
+use crate::tls_settings::TlsSettings;
 #[cfg(feature = "lab")]
 use sheaf_lab::cli as lab;
 
@@ -137,30 +138,15 @@ pub struct ProcessFlags {
     /// File with the key (or the list of keys) by which members know each other; clients must prove who they are, too
     #[arg(long = "keyFile")]
     pub key_file: Option<PathBuf>,
-    /// How members know each other: keyFile (the default)
+    /// How members know each other: keyFile (the default), sendKeyFile, sendX509, x509
     #[arg(long = "clusterAuthMode", value_name = "MODE")]
     pub cluster_auth_mode: Option<String>,
     /// For the change to keyFile, member by member: take also clients and members that prove nothing
     #[arg(long = "transitionToAuth")]
     pub transition_to_auth: bool,
-    /// Whether clients may speak TLS (allowTLS, preferTLS), must (requireTLS), or cannot (disabled)
-    #[arg(long = "tlsMode", value_name = "MODE")]
-    pub tls_mode: Option<String>,
-    /// File with the server's certificate and its key
-    #[arg(long = "tlsCertificateKeyFile", value_name = "FILE")]
-    pub tls_certificate_key_file: Option<PathBuf>,
-    /// File with the certificates of those who sign clients' certificates
-    #[arg(long = "tlsCAFile", value_name = "FILE")]
-    pub tls_ca_file: Option<PathBuf>,
-    /// File with lists of certificates that do not hold any more
-    #[arg(long = "tlsCRLFile", value_name = "FILE")]
-    pub tls_crl_file: Option<PathBuf>,
-    /// Clients may have no certificate
-    #[arg(long = "tlsAllowConnectionsWithoutCertificates")]
-    pub tls_without_certificates: bool,
-    /// Versions that are not spoken, with commas between: TLS1_2, TLS1_3; older ones never are
-    #[arg(long = "tlsDisabledProtocols", value_name = "VERSIONS")]
-    pub tls_disabled_protocols: Option<String>,
+    /// TLS
+    #[command(flatten)]
+    pub tls: TlsSettings,
     /// Where the audit log goes: file, console or syslog; without it there is none
     #[arg(long = "auditDestination", value_name = "WHERE")]
     pub audit_destination: Option<String>,
@@ -185,9 +171,6 @@ pub struct ProcessFlags {
     /// Not supported
     #[arg(long = "encryptionCipherMode", value_name = "MODE")]
     pub encryption_cipher_mode: Option<String>,
-    /// Not supported
-    #[arg(long = "tlsFIPSMode")]
-    pub tls_fips: bool,
 }
 
 /// mongod's flags.
@@ -380,13 +363,7 @@ impl ProcessFlags {
             key_file: self.key_file.clone(),
             cluster_auth_mode: self.cluster_auth_mode.clone(),
             transition_to_auth: self.transition_to_auth.then_some(true),
-            tls_mode: self.tls_mode.clone(),
-            tls_certificate_key_file: self.tls_certificate_key_file.clone(),
-            tls_ca_file: self.tls_ca_file.clone(),
-            tls_crl_file: self.tls_crl_file.clone(),
-            tls_without_certificates: self.tls_without_certificates.then_some(true),
-            tls_disabled_protocols: self.tls_disabled_protocols.clone(),
-            tls_fips: self.tls_fips.then_some(true),
+            tls: self.tls.clone(),
             audit: Auditing {
                 destination: self.audit_destination.clone(),
                 format: self.audit_format.clone(),

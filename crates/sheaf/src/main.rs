@@ -16,6 +16,7 @@ mod repair;
 mod router;
 mod server;
 mod sharded;
+mod tls_settings;
 
 use std::process::ExitCode;
 

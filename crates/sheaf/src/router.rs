@@ -16,11 +16,11 @@ use crate::config::{self, Settings};
 use crate::flags::RouterFlags;
 use crate::limits;
 use crate::process::background::{FORKED, background};
+use crate::process::security;
 use crate::process::signals::Signals;
 use crate::process::{
     LAST_PATIENCE, bad_options, exit, fail, fatal, front_options, listen, open_log, runtimes,
 };
-use crate::process::{security, tls};
 
 /// A router's clients wait for shards on threads of their own.
 const BUSY_THREADS: usize = 1024;
@@ -87,7 +87,6 @@ fn settings(flags: &RouterFlags) -> Result<(Settings, SetAddress), String> {
     };
     let settings = flags.settings()?.or(file);
     security::check(&settings, true)?;
-    tls::check(&settings, true)?;
     let Some(config) = &settings.config_db else {
         return Err(
             "Error: no config servers are named: --configdb <name of their set>/<host:port>,...".to_owned()

@@ -13,8 +13,8 @@ use sheaf_server::options::{ClusterRole, MongodOptions};
 use crate::config::{self, Settings};
 use crate::flags::ServerFlags;
 use crate::process::background::{FORKED, background};
+use crate::process::security;
 use crate::process::{LAST_PATIENCE, bad_options, exit, fail, front_options, open_log, runtimes};
-use crate::process::{security, tls};
 use crate::{limits, sharded};
 
 /// Runs the server role.
@@ -93,7 +93,6 @@ fn settings(flags: &ServerFlags) -> Result<Settings, String> {
             role.name()
         ));
     }
-    tls::check(&settings, settings.repl_set.is_some() || flags.shards.is_some())?;
     match settings.storage_engine.as_deref() {
         None | Some("wiredTiger") => {}
         Some(other) => {

@@ -57,6 +57,12 @@ fn is_http(head: &[u8]) -> bool {
     [&b"GET "[..], b"HEAD ", b"POST ", b"PUT ", b"OPTIONS "].iter().any(|verb| head.starts_with(verb))
 }
 
+/// Whether these bytes begin a handshake of TLS: a record of one, of any version, with a client's first message in it.
+fn is_tls(head: &[u8; HEADER_LEN]) -> bool {
+    let known = matches!(u32::from_le_bytes([head[12], head[13], head[14], head[15]]), 1 | 2001..=2013);
+    matches!(head, [0x16, 3, 0..=4, _, _, 1, ..]) && !known
+}
+
 /// What is sent before the connection is closed, if these bytes, with which a message should begin, are an HTTP request's.
 pub fn http_answer(start: &[u8]) -> Option<String> {
     is_http(start).then(|| {
@@ -94,6 +100,9 @@ impl Header {
         let length = int(0);
         if is_http(head) {
             return Err(WireError::close(OVER_HTTP));
+        }
+        if is_tls(head) {
+            return Err(WireError::close("SSL handshake received but server is started without SSL support"));
         }
         if (length as u32) < HEADER_LEN as u32
             || length < 0

@@ -14,8 +14,7 @@ use sheaf_timeseries::{
 
 use super::Db;
 use crate::write::Validator;
-use crate::write::open_buckets::OpenBuckets;
-use crate::write::timeseries::Filling;
+use crate::write::timeseries::{Filling, OpenBuckets};
 
 /// Bytes of documents that are written as one commit.
 const COMMIT_BYTES: usize = 4 << 20;

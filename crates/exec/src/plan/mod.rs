@@ -11,7 +11,6 @@ pub mod filters;
 pub mod hint;
 pub mod near;
 pub mod query;
-pub mod settings;
 pub mod shape;
 pub mod text;
 pub mod wildcard;

@@ -137,7 +137,7 @@ impl<'a> Command<'a, Request<'a>> for Authenticate<'a> {
         if self.mechanism.is_some_and(|mechanism| mechanism != "MONGODB-X509") {
             bail!(Code::AUTHENTICATION_FAILED, "Authentication failed.");
         }
-        let user = sasl::by_certificate(op, self.user)?;
+        let user = sasl::by_certificate(op, op.db, self.user)?;
         Ok(Reply::ok().with("dbname", op.db).with("user", &user))
     }
 }

@@ -141,10 +141,14 @@ impl<'a> Command<'a, Request<'a>> for SetParameter<'a> {
     fn run(self, op: &Request<'a>) -> Result<Reply> {
         let parameters = &op.front.parameters;
         // All or nothing.
-        self.settings.iter().try_for_each(|(name, value)| parameters.check(name, *value))?;
+        self.settings.iter().try_for_each(|(name, value)| {
+            parameters.check(name, *value)?;
+            crate::tls::control::check_change(op.front, name, *value)
+        })?;
         let mut reply = Reply::ok();
         for (at, (name, value)) in self.settings.iter().enumerate() {
             let was = parameters.set(name, *value)?;
+            crate::tls::control::change(op.front, name, *value);
             if at == 0 {
                 reply.fill(|doc| {
                     doc.append_all(was.as_raw());

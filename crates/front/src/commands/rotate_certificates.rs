@@ -52,6 +52,7 @@ impl<'a> Command<'a, Request<'a>> for RotateCertificates<'a> {
             text,
             Some(attributes),
         );
+        crate::tls::control::warn_of_end(op.front);
         Ok(Reply::ok())
     }
 }

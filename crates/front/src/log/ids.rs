@@ -17,6 +17,10 @@ ids! {
     NOT_AUTHENTICATED = 5286307;
     /// Certificates were read anew.
     CERTIFICATES_ROTATED = 4913400;
+    /// The server's certificate holds for some days only.
+    CERTIFICATE_ENDS = 23221;
+    /// It does not hold any more.
+    CERTIFICATE_ENDED = 23222;
     /// A document fails its collection's validator.
     VALIDATION_FAILED = 20294;
     /// `validate` has found a document that is damaged.

@@ -154,6 +154,12 @@ pub struct UpArgs {
     /// The config servers hold documents, too: they are a shard beside the others, called `config`
     #[arg(long = "config-shard", requires = "shards")]
     pub config_shard: bool,
+    /// Clients must prove who they are; makes a key for the members and a first user
+    #[arg(long)]
+    pub auth: bool,
+    /// Everybody must speak TLS; makes certificates for a trial
+    #[arg(long, requires = "auth")]
+    pub tls: bool,
 }
 
 /// `sheaf cluster`: runs it and says how the process should end.
@@ -173,7 +179,7 @@ fn run(cluster: &Cluster) -> Result<()> {
             let stop = stop_on_signals()?;
             let record = up::up(&folder()?, &cluster.name, arguments, &journal, &stop)?;
             // The one thing on standard output, so that a script can take it.
-            println!("{}", record.connection_string());
+            println!("{}", record.typed()?);
             Ok(())
         }
         Command::Status { json } => show::show(&open()?, *json),

@@ -12,6 +12,7 @@ pub mod links;
 mod names;
 mod process;
 mod record;
+mod secured;
 mod sharded;
 mod show;
 mod up;

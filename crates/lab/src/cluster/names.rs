@@ -179,7 +179,7 @@ mod tests {
         }
         record.members[0].process = None;
         assert_eq!(record.member("router").unwrap(), 1);
-        assert_eq!(record.connection_string().hosts.len(), 2);
+        assert_eq!(record.connection_string().unwrap().hosts.len(), 2);
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::process::Lasting;
+use super::secured::Secured;
 use crate::client::ConnectionString;
 use crate::error::{Error, Result};
 use crate::experiment::Distance;
@@ -38,6 +39,9 @@ pub struct Record {
     /// Whether the config servers are a shard, too.
     #[serde(default)]
     pub config_shard: bool,
+    /// Whether clients prove who they are.
+    #[serde(default)]
+    pub secured: Option<Secured>,
     /// Flags that every server gets.
     pub flags: Vec<String>,
     /// The servers, by their number.
@@ -102,6 +106,7 @@ impl Record {
             initiated: false,
             shards_added: false,
             config_shard: false,
+            secured: None,
             flags: Vec::new(),
             members,
             links: None,
@@ -161,6 +166,7 @@ impl Record {
             (0..self.members.len()).flat_map(|number| [self.data(number), self.log(number)]).collect();
         let unfinished = std::fs::read_dir(&self.folder).into_iter().flatten().flatten();
         files.extend(unfinished.filter(|entry| is_unfinished(&entry.file_name())).map(|entry| entry.path()));
+        files.extend(self.secured_files());
         files.extend([self.socket(), self.folder.join("links.log"), self.folder.join(FILE)]);
         files
     }
@@ -182,21 +188,25 @@ impl Record {
 
     /// Whether all of it runs, and has become what it was to be.
     pub fn is_up(&self) -> bool {
-        let is_made = (self.standalone || self.initiated) && (!self.is_sharded() || self.shards_added);
+        let has_user = self.secured.as_ref().is_none_or(|secured| secured.has_user);
+        let is_made =
+            has_user && (self.standalone || self.initiated) && (!self.is_sharded() || self.shards_added);
         is_made && self.is_linked() && self.running().len() == self.members.len()
     }
 
     /// How a client reaches it.
-    pub fn connection_string(&self) -> ConnectionString {
+    ///
+    /// Errors: the files of a cluster that asks who its clients are cannot be read.
+    pub fn connection_string(&self) -> Result<ConnectionString> {
         let mut to = ConnectionString::direct("");
         if self.is_sharded() {
             (to.hosts, to.direct, to.routed) = (self.addresses(Part::Router), false, true);
-            return to;
+            return self.login(to);
         }
         to.hosts = self.members.iter().filter(|member| !member.arbiter).map(Member::address).collect();
         to.direct = self.standalone;
         to.replica_set = (!self.standalone).then(|| self.name.clone());
-        to
+        self.login(to)
     }
 
     /// Whether it has routers and shards.
@@ -239,7 +249,8 @@ impl Record {
             .filter(|at| self.members[*at].running().is_some() && !self.members[*at].paused)
             .collect();
         let addresses: Vec<String> = asked.iter().map(|at| self.members[*at].address()).collect();
-        let answers = ask_all(addresses.iter().map(String::as_str));
+        let to: Vec<_> = addresses.iter().filter_map(|address| self.direct(address).ok()).collect();
+        let answers = ask_all(to);
         let mut states = vec![State::Away; self.members.len()];
         for (at, state) in asked.into_iter().zip(answers) {
             states[at] = state;
@@ -293,7 +304,10 @@ mod tests {
         let links = Some(LinksRecord { process: None, peers: Vec::new() });
         assert!(!Record { links, ..whole.clone() }.is_up(), "without its links");
         assert!(!Record { initiated: false, ..whole }.is_up(), "no set yet");
-        assert_eq!(record.connection_string().to_string(), "mongodb://127.0.0.1:27017/?replicaSet=rs0");
+        assert_eq!(
+            record.connection_string().unwrap().to_string(),
+            "mongodb://127.0.0.1:27017/?replicaSet=rs0"
+        );
         std::fs::write(folder.path().join(FILE), "{}").unwrap();
         assert!(Record::open(folder.path()).is_err());
     }

@@ -7,7 +7,7 @@ use sheaf_bson::doc;
 use super::cli::UpArgs;
 use super::record::Record;
 use super::up;
-use crate::client::{Connection, ConnectionString};
+use crate::client::Connection;
 use crate::error::{Error, Result};
 use crate::journal::Journal;
 use crate::part::{Part, Sharded};
@@ -125,7 +125,7 @@ pub fn add_routers(record: &mut Record, journal: &Journal, stop: &Stop) -> Resul
         return Ok(());
     }
     let address = record.members[routers[0]].address();
-    let mut router = Connection::open(&address, &ConnectionString::direct(&address))?;
+    let mut router = Connection::open(&address, &record.direct(&address)?)?;
     for shard in record.parts().into_iter().filter(|part| matches!(part, Part::Shard(_))) {
         let shard = set_address(record, shard);
         let text = quoted(&format!("sh.addShard(\"{shard}\")"));

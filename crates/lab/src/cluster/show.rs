@@ -67,7 +67,9 @@ fn look(record: &Record) -> Status {
     Status {
         name: record.name.clone(),
         folder: record.folder.display().to_string(),
-        connection_string: record.connection_string().to_string(),
+        connection_string: record
+            .connection_string()
+            .map_or_else(|error| error.to_string(), |to| to.to_string()),
         members: states.iter().enumerate().map(member).collect(),
         cut: cut_ways(record),
     }

@@ -12,16 +12,17 @@ use super::cli::UpArgs;
 use super::control::{Control, check_path};
 use super::process::Lasting;
 use super::record::{LinksRecord, Member, Record, is_unfinished};
+use super::secured::{self, Secured};
 use super::sharded::{self, Shape};
 use super::{down, faults};
-use crate::client::{Connection, ConnectionString};
+use crate::client::Connection;
 use crate::error::{Error, Result};
 use crate::experiment::{Centres, Distance, Time};
 use crate::journal::Journal;
 use crate::part::Part;
 use crate::ports;
 use crate::stop::Stop;
-use crate::target::set::wait_until_whole;
+use crate::target::set::{State, wait_until_whole};
 use crate::target::{configuration, quoted};
 
 /// mongod's port.
@@ -101,6 +102,8 @@ fn again(mut record: Record, arguments: &UpArgs) -> Result<Record> {
         || arguments.config_servers.is_some_and(|number| number != is.config_servers)
         || arguments.standalone && !record.standalone
         || arguments.config_shard && !record.config_shard
+        || arguments.auth && record.secured.is_none()
+        || arguments.tls && !record.secured.as_ref().is_some_and(|secured| secured.tls)
         || arguments.port.is_some_and(|port| port != 0 && port != record.members[0].port)
         || arguments.links && record.links.is_none()
         || distance(arguments)?.is_some_and(|distance| record.distance != Some(distance));
@@ -169,6 +172,7 @@ fn plan(folder: &Path, name: &str, arguments: &UpArgs) -> Result<Record> {
     let mut record = Record::new(folder.to_owned(), name, servers.iter().zip(&ports).map(member).collect());
     record.standalone = arguments.standalone;
     record.config_shard = arguments.config_shard;
+    record.secured = arguments.auth.then_some(Secured { tls: arguments.tls, has_user: false });
     record.keep = arguments.keep;
     record.flags = flags(arguments);
     record.distance = distance;
@@ -229,6 +233,9 @@ fn start_all(record: &mut Record, arguments: &UpArgs, journal: &Journal, stop: &
     std::fs::create_dir_all(folder).map_err(|error| Error::from(error).context(folder.display()))?;
     // Before there is anything else, so that whoever comes knows what that is.
     record.save()?;
+    if let Some(secured) = &record.secured {
+        secured::make(&record.folder, secured.tls)?;
+    }
     for number in 0..record.members.len() {
         let data = record.data(number);
         if record.members[number].part.is_set() && !data.is_dir() {
@@ -275,7 +282,15 @@ fn start_all(record: &mut Record, arguments: &UpArgs, journal: &Journal, stop: &
         wait_until_whole(patience, stop, states, |at| record.members[own[at]].address())
             .map_err(|error| with_log(record, error))?;
     }
-    if record.is_sharded() { sharded::add_routers(record, journal, stop) } else { Ok(()) }
+    let first = if record.is_sharded() {
+        sharded::add_routers(record, journal, stop)?;
+        record.of_part(Part::Router)[0]
+    } else {
+        let leads = |state: &State| matches!(state, State::Primary(_));
+        record.states().iter().position(leads).unwrap_or(0)
+    };
+    let first = record.members[first].address();
+    record.make_user(&first)
 }
 
 /// Starts some servers, and waits until they answer.
@@ -358,6 +373,7 @@ pub fn start_member(record: &mut Record, number: usize, journal: &Journal) -> Re
     if let Some(peers) = record.links.as_ref().and_then(|links| links.peers.get(number)) {
         command.args(["--setParameter", &format!("peerAddresses={peers}")]);
     }
+    command.args(record.secured_flags());
     let log = record.log(number);
     Lasting::start(&command, &log, journal, |process| {
         let member = &mut record.members[number];
@@ -369,7 +385,7 @@ pub fn start_member(record: &mut Record, number: usize, journal: &Journal) -> Re
 /// Waits until a server answers.
 pub fn wait_until_it_listens(record: &Record, number: usize, stop: &Stop) -> Result<()> {
     let address = record.members[number].address();
-    let mut to = ConnectionString::direct(&address);
+    let mut to = record.direct(&address)?;
     to.socket_timeout = Duration::from_secs(5);
     let began = Instant::now();
     while !Connection::open(&address, &to).is_ok_and(|mut connection| connection.hello().is_ok()) {
@@ -401,7 +417,7 @@ fn initiate(record: &Record, part: Part, journal: &Journal) -> Result<()> {
         format!("mongosh --quiet --port {port} --eval {}", quoted(&format!("rs.initiate({text})"))),
     );
     let first: SocketAddr = SocketAddr::from(([127, 0, 0, 1], port));
-    let mut connection = Connection::open(&first.to_string(), &ConnectionString::direct(&first.to_string()))?;
+    let mut connection = Connection::open(&first.to_string(), &record.direct(&first.to_string())?)?;
     match connection.command("admin", &doc! { "replSetInitiate": config.as_raw() }) {
         // Whoever has done it was killed before it could be noted.
         Err(error) if error.code() == Some(ALREADY_INITIALIZED) => Ok(()),
@@ -439,7 +455,8 @@ mod tests {
         assert_eq!(planned("").unwrap().members.len(), 3);
         let single = planned("--standalone").unwrap();
         assert!(
-            single.standalone && single.connection_string().to_string().ends_with("?directConnection=true")
+            single.standalone
+                && single.connection_string().unwrap().to_string().ends_with("?directConnection=true")
         );
         let sharded = planned("--shards 2 --members 2 --routers 2 --config-servers 1 --set a=1").unwrap();
         assert_eq!(Shape::of(&sharded).to_string(), "2 shards of 2 members, 2 routers, 1 config server");

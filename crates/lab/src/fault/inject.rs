@@ -339,7 +339,7 @@ fn role(part: Part, whom: &Whom, address: &str) -> String {
         Whom::Primary => "the primary",
         Whom::Secondary(_) => "a secondary",
         Whom::Arbiter => "an arbiter",
-        Whom::Any(_) | Whom::Members(_) => match ask(address) {
+        Whom::Any(_) | Whom::Members(_) => match ask(ConnectionString::direct(address)) {
             State::Primary(_) => "the primary",
             State::Secondary => "a secondary",
             State::Arbiter => "an arbiter",

@@ -27,10 +27,9 @@ pub enum State {
 const ANSWER: Duration = Duration::from_millis(500);
 
 /// Asks a server what it is.
-pub fn ask(address: &str) -> State {
-    let mut to = ConnectionString::direct(address);
+pub fn ask(mut to: ConnectionString) -> State {
     (to.connect_timeout, to.socket_timeout) = (ANSWER, ANSWER);
-    let Ok(mut connection) = Connection::open(address, &to) else { return State::Away };
+    let Ok(mut connection) = Connection::open(&to.hosts[0], &to) else { return State::Away };
     let Ok(hello) = connection.command("admin", &doc! { "hello": 1 }) else { return State::Away };
     let flag = |key: &str| hello.get(key).and_then(|value| value.as_bool()).unwrap_or(false);
     if flag("isWritablePrimary") {
@@ -49,9 +48,9 @@ pub fn ask(address: &str) -> State {
 }
 
 /// Asks several servers at once: one that does not answer does not hold up the others.
-pub fn ask_all<'a>(addresses: impl IntoIterator<Item = &'a str>) -> Vec<State> {
+pub fn ask_all(servers: impl IntoIterator<Item = ConnectionString>) -> Vec<State> {
     std::thread::scope(|scope| {
-        let asked: Vec<_> = addresses.into_iter().map(|address| scope.spawn(move || ask(address))).collect();
+        let asked: Vec<_> = servers.into_iter().map(|to| scope.spawn(move || ask(to))).collect();
         asked.into_iter().map(|thread| thread.join().unwrap_or(State::Away)).collect()
     })
 }
@@ -70,7 +69,7 @@ impl Running {
         };
         let asked: Vec<&str> =
             self.members.iter().map(|member| member.address.as_str()).filter(|address| up(address)).collect();
-        let mut answers = ask_all(asked.iter().copied()).into_iter();
+        let mut answers = ask_all(asked.iter().map(|address| ConnectionString::direct(address))).into_iter();
         let answer = |address: &str| {
             if asked.contains(&address) { answers.next().unwrap_or(State::Away) } else { State::Away }
         };
@@ -185,6 +184,9 @@ mod tests {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
         // One that listens and says nothing, and one that does not listen.
-        assert_eq!(ask_all([address.as_str(), "127.0.0.1:1"]), [State::Away, State::Away]);
+        assert_eq!(
+            ask_all([address.as_str(), "127.0.0.1:1"].map(ConnectionString::direct)),
+            [State::Away, State::Away]
+        );
     }
 }

@@ -7,8 +7,8 @@ use std::time::Duration;
 use sheaf_auth::link::seal::Sealer;
 use sheaf_bson::{DocBuf, RawDoc};
 use sheaf_front::front::Guest;
+use sheaf_tls::Wire;
 use tokio::io::AsyncReadExt;
-use tokio::net::TcpStream;
 
 use super::frames::{self, MAGIC};
 use super::source;
@@ -24,17 +24,10 @@ use crate::secured::{self, Incoming, Secrets};
 const REQUEST_PATIENCE: Duration = Duration::from_secs(10);
 
 /// The proof of the other side, and the request behind it.
-async fn read_request(
-    mut stream: TcpStream,
-    secrets: &Secrets,
-) -> io::Result<(DocBuf, Incoming, Option<Sealer>)> {
+async fn read_request(mut stream: Wire, secrets: &Secrets) -> io::Result<(DocBuf, Incoming, Option<Sealer>)> {
     let mut magic = [0; MAGIC.len()];
     stream.read_exact(&mut magic).await?;
-    let (sealer, opener) = match secured::accept(&mut stream, secrets, MAGIC).await? {
-        Some(session) => (Some(session.seal), Some(session.open)),
-        None => (None, None),
-    };
-    let mut incoming = Incoming::new(stream, opener);
+    let (mut incoming, sealer) = secured::accept(&mut stream, secrets, MAGIC).await?.on(stream);
     let length = u32::from_le_bytes(incoming.first().await?) as usize;
     if !(5..=GREETING_BYTES_MAX).contains(&length) {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "a request's length makes no sense"));
@@ -48,8 +41,8 @@ async fn read_request(
 
 /// Serves a connection on which another member fetches a copy; its first word is [`MAGIC`] and still to be read.
 /// `guest` counts it among the connections.
-pub async fn serve(stream: TcpStream, replica: Arc<Replica>, guest: Guest) -> io::Result<()> {
-    let remote = stream.peer_addr().map(|address| address.to_string()).unwrap_or_default();
+pub async fn serve(stream: Wire, replica: Arc<Replica>, guest: Guest) -> io::Result<()> {
+    let remote = stream.socket().peer_addr().map(|address| address.to_string()).unwrap_or_default();
     let secrets = Secrets::of(&replica.front);
     let request = read_request(stream, &secrets);
     let request = tokio::time::timeout(REQUEST_PATIENCE, request).await?;

@@ -17,15 +17,15 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use sheaf_auth::Keys;
 use sheaf_bson::{DocBuf, RawDoc};
 use sheaf_client::dial::{Patience, dial};
 use sheaf_storage::{Copied, OpTime};
+use sheaf_tls::{Blocking, TlsClient};
 
 use super::frames::{MAGIC, read_chunk, read_document, write_document};
 use super::progress::Progress;
 use super::who::Who;
-use crate::secured::{Secrets, Secured, dial_blocking};
+use crate::secured::{Secrets, Secured, Way, dial_blocking};
 
 /// Folder in the data folder.
 const FOLDER: &str = "sync";
@@ -123,8 +123,8 @@ impl Target {
             }
         });
         let mut asked = Err(io::Error::other("nothing to dial with"));
-        for keys in control.secrets.to_dial_with() {
-            asked = ask(address, keys, request.as_raw());
+        for way in control.secrets.to_dial_with() {
+            asked = ask((host, address), control.secrets.tls(), way, request.as_raw());
             if asked.is_ok() {
                 break;
             }
@@ -237,10 +237,19 @@ impl Target {
     }
 }
 
-/// Asks the member at this address for a copy; gives its answer.
-fn ask(address: &str, keys: Option<&Keys>, request: RawDoc<'_>) -> io::Result<(Secured, DocBuf)> {
-    let stream = dial(address, Patience { connect: CONNECT_PATIENCE, each: PATIENCE })?;
-    let mut stream = dial_blocking(stream, keys, MAGIC)?;
+/// Asks the member `host` at this address for a copy; gives its answer.
+fn ask(
+    (host, address): (&str, &str),
+    tls: Option<&TlsClient>,
+    way: Way<'_>,
+    request: RawDoc<'_>,
+) -> io::Result<(Secured, DocBuf)> {
+    let socket = dial(address, Patience { connect: CONNECT_PATIENCE, each: PATIENCE })?;
+    let stream = match tls {
+        Some(tls) => Blocking::connect(socket, tls, host, CONNECT_PATIENCE)?,
+        None => Blocking::plain(socket),
+    };
+    let mut stream = dial_blocking(stream, way, MAGIC)?;
     write_document(&mut stream, request)?;
     let reply = read_document(&mut stream)?;
     Ok((stream, reply))

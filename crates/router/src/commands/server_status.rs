@@ -20,6 +20,7 @@ const SECTIONS: &[Section<Router>] = &[
     ("metrics", metrics),
     ("network", |router, doc| status::network(router, doc)),
     ("opcounters", |router, doc| status::opcounters(router, doc)),
+    ("security", |router, doc| sheaf_front::tls::control::write_status(router, doc)),
     ("sharding", sharding),
     ("shardingStatistics", sharding_statistics),
 ];

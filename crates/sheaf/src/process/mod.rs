@@ -19,6 +19,7 @@ use sheaf_replica::process::RESTARTED;
 
 use crate::config::Settings;
 use crate::limits::{self, Descriptors};
+use crate::tls_settings::without_passwords;
 
 /// mongod's exit codes.
 pub mod exit {
@@ -138,12 +139,13 @@ pub fn front_options(
         compressors,
         authorization: security::asks_clients(settings),
         keys: security::keys(settings)?,
+        cluster_auth_mode: security::cluster_auth_mode(settings)?,
         tls: tls::options(settings)?,
         audit: audit::options(settings)?,
         transition_to_auth: settings.transition_to_auth == Some(true),
         javascript: settings.javascript != Some(false),
         parameters: parameters(settings),
-        argv: argv.to_vec(),
+        argv: without_passwords(argv),
         parsed: parsed(settings),
         write_timeout: defaults.write_timeout,
         busy_threads: defaults.busy_threads,
@@ -170,6 +172,7 @@ fn parsed(settings: &Settings) -> sheaf_bson::DocBuf {
             if let Some(port) = settings.port {
                 net.append("port", i32::from(port));
             }
+            settings.tls.write(&mut net);
         }
         if let Some(name) = &settings.repl_set {
             doc.document("replication").append("replSet", name);

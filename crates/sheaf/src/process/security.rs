@@ -3,15 +3,17 @@
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use sheaf_auth::Keys;
+use sheaf_auth::{ClusterAuthMode, Keys};
 use sheaf_bson::DocWriter;
 
 use crate::config::Settings;
+use crate::process::tls;
 
 /// Whether clients must prove who they are, and may do only what they were granted.
 pub fn asks_clients(settings: &Settings) -> bool {
     let has_keys = settings.key_file.is_some() || settings.own_keys.is_some();
-    settings.auth.unwrap_or(has_keys) && settings.transition_to_auth != Some(true)
+    let has_mode = settings.cluster_auth_mode.is_some();
+    settings.auth.unwrap_or(has_keys || has_mode) && settings.transition_to_auth != Some(true)
 }
 
 /// By what members of the deployment know each other.
@@ -22,6 +24,15 @@ pub fn keys(settings: &Settings) -> Result<Option<Keys>, String> {
         Some(path) => read(path).map(Some),
         None => Ok(settings.own_keys.clone()),
     }
+}
+
+/// By what members prove that they are.
+///
+/// Errors: a text for the user.
+pub fn cluster_auth_mode(settings: &Settings) -> Result<ClusterAuthMode, String> {
+    let name = settings.cluster_auth_mode.as_deref().unwrap_or("keyFile");
+    ClusterAuthMode::from_name(name)
+        .ok_or_else(|| format!("BadValue: unsupported value for clusterAuthMode {name}"))
 }
 
 /// Reads a key file, which nobody but its owner may.
@@ -47,24 +58,19 @@ const NO_ENCRYPTION: &str = "BadValue: security.enableEncryption: data files can
 ///
 /// Errors: a text for the user.
 pub fn check(settings: &Settings, is_member: bool) -> Result<(), String> {
-    match settings.cluster_auth_mode.as_deref() {
-        None | Some("keyFile") => {}
-        Some(mode @ ("sendKeyFile" | "sendX509" | "x509")) => {
-            return Err(format!(
-                "BadValue: security.clusterAuthMode {mode} needs certificates, which members do not take yet; keyFile is what there is"
-            ));
-        }
-        Some(mode) => return Err(format!("BadValue: unsupported value for clusterAuthMode {mode}")),
+    let mode = cluster_auth_mode(settings)?;
+    tls::check(settings, mode)?;
+    let by_key = matches!(mode, ClusterAuthMode::KeyFile | ClusterAuthMode::SendKeyFile);
+    if settings.cluster_auth_mode.is_some() && by_key && settings.key_file.is_none() {
+        return Err(format!("BadValue: keyFile is required when clusterAuthMode is {}", mode.name()));
     }
-    if settings.cluster_auth_mode.is_some() && settings.key_file.is_none() {
-        return Err("BadValue: keyFile is required when clusterAuthMode is keyFile".to_owned());
-    }
-    if settings.transition_to_auth == Some(true) && settings.key_file.is_none() {
+    let has_proof = settings.key_file.is_some() || mode.sends_certificate();
+    if settings.transition_to_auth == Some(true) && !has_proof {
         return Err(
             "BadValue: --transitionToAuth must be used with keyFile or x509 authentication".to_owned()
         );
     }
-    if settings.auth == Some(true) && is_member && settings.key_file.is_none() {
+    if settings.auth == Some(true) && is_member && !has_proof {
         return Err("BadValue: security.keyFile is required when authorization is enabled with replica sets"
             .to_owned());
     }
@@ -76,7 +82,9 @@ pub fn check(settings: &Settings, is_member: bool) -> Result<(), String> {
 
 /// Adds `security` to what `getCmdLineOpts` shows.
 pub fn write(settings: &Settings, doc: &mut DocWriter<'_, Vec<u8>>) {
-    if settings.auth.is_none() && settings.key_file.is_none() && settings.redact_client_log_data.is_none() {
+    let has_mode = settings.cluster_auth_mode.is_some();
+    let has_redaction = settings.redact_client_log_data.is_some();
+    if settings.auth.is_none() && settings.key_file.is_none() && !has_mode && !has_redaction {
         return;
     }
     let mut security = doc.document("security");
@@ -116,7 +124,7 @@ mod tests {
         assert!(keys(&settings).unwrap().is_some() && asks_clients(&settings));
         assert!(check(&settings, true).is_ok());
         let x509 = Settings { cluster_auth_mode: Some("x509".to_owned()), ..settings };
-        assert!(check(&x509, true).unwrap_err().contains("certificates"));
+        assert!(check(&x509, true).unwrap_err().contains("need to enable TLS"));
     }
 
     #[test]

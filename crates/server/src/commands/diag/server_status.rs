@@ -40,8 +40,9 @@ const SECTIONS: &[Section<Node>] = &[
     ("oplogTruncation", replication::oplog_truncation),
     ("queues", queues),
     ("repl", replication::set),
-    ("security", |_, doc| {
+    ("security", |node, doc| {
         let _ = doc.document("authentication");
+        sheaf_front::tls::control::write_status(node, doc);
     }),
     ("shardingStatistics", sharding_statistics),
     ("sheaf", engine),

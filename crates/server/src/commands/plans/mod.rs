@@ -1,8 +1,7 @@
-//! Commands about the plans of queries: the plan cache, index filters and settings for shapes.
+//! Commands about the plans of queries: the plan cache and index filters.
 
 mod cache_clear;
 mod filters;
-mod settings;
 mod shape;
 
 use crate::command::{Entry, RunOnMongod};
@@ -15,6 +14,4 @@ pub static COMMANDS: &[Entry<RunOnMongod>] = &[
     registered!(filters::PlanCacheClearFilters<'_>),
     registered!(filters::PlanCacheListFilters<'_>),
     registered!(filters::PlanCacheSetFilter<'_>),
-    registered!(settings::RemoveQuerySettings<'_>),
-    registered!(settings::SetQuerySettings<'_>),
 ];

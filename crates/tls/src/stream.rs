@@ -1,4 +1,4 @@
-//! A client's socket with TLS on it, in whichever hand the socket is.
+//! A socket with TLS on it, in whichever hand the socket is.
 
 use std::future::poll_fn;
 use std::io::{self, Read, Write};
@@ -6,12 +6,13 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use rustls::ServerConnection;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use rustls::Connection;
+use rustls::pki_types::CertificateDer;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-use super::Tls;
-use crate::stream::{ClientStream, Socket};
+use crate::blocking::broken;
+use crate::server::Tls;
 
 /// How long the handshake may take.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -41,17 +42,30 @@ pub async fn begins(stream: &TcpStream) -> bool {
     }
 }
 
+/// What TLS is spoken on.
+pub trait Inner: AsyncRead + AsyncWrite + Unpin {
+    /// Whether a thread has it: reading and writing block.
+    fn is_direct(&self) -> bool {
+        false
+    }
+}
+
+impl Inner for TcpStream {}
+
 /// A socket with TLS on it.
-pub struct TlsStream {
-    inner: ClientStream,
-    connection: ServerConnection,
+pub struct TlsStream<S> {
+    inner: S,
+    connection: Connection,
+    /// What was looked at before it is read, and how much of it there is.
+    ahead: [u8; 4],
+    ahead_bytes: usize,
     /// Bytes of a write that are encrypted, and of which not all have gone; who writes comes again with them.
     accepted: usize,
 }
 
 /// The socket as rustls wants it: what cannot be done now is `WouldBlock`.
-struct Io<'s, 'c> {
-    inner: &'s mut ClientStream,
+struct Io<'s, 'c, S> {
+    inner: &'s mut S,
     cx: &'s mut Context<'c>,
 }
 
@@ -62,7 +76,7 @@ fn now<T>(polled: Poll<io::Result<T>>) -> io::Result<T> {
     }
 }
 
-impl Read for Io<'_, '_> {
+impl<S: Inner> Read for Io<'_, '_, S> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let mut buffer = ReadBuf::new(into);
         now(Pin::new(&mut *self.inner).poll_read(self.cx, &mut buffer))?;
@@ -70,7 +84,7 @@ impl Read for Io<'_, '_> {
     }
 }
 
-impl Write for Io<'_, '_> {
+impl<S: Inner> Write for Io<'_, '_, S> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         now(Pin::new(&mut *self.inner).poll_write(self.cx, bytes))
     }
@@ -84,21 +98,69 @@ fn would_block(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
 }
 
-impl TlsStream {
+impl<S: Inner> TlsStream<S> {
     /// Takes a client's handshake.
     ///
     /// Errors: it fails, or takes too long.
-    pub async fn accept(inner: ClientStream, tls: &Tls) -> io::Result<TlsStream> {
-        let mut stream = TlsStream { inner, connection: tls.connection()?, accepted: 0 };
+    pub async fn accept(inner: S, tls: &Tls) -> io::Result<TlsStream<S>> {
+        TlsStream::shaken(inner, Connection::Server(tls.connection()?), PATIENCE).await
+    }
+
+    /// Shakes hands.
+    ///
+    /// Errors: it fails, or takes too long.
+    pub(crate) async fn shaken(
+        inner: S,
+        connection: Connection,
+        patience: Duration,
+    ) -> io::Result<TlsStream<S>> {
+        let mut stream = TlsStream { inner, connection, accepted: 0, ahead: [0; 4], ahead_bytes: 0 };
         let handshake = poll_fn(|cx| stream.shake(cx));
-        tokio::time::timeout(PATIENCE, handshake).await.map_err(io::Error::from)??;
+        tokio::time::timeout(patience, handshake).await.map_err(io::Error::from)??;
         Ok(stream)
     }
 
-    /// Whom the client's certificate names, if it has shown one.
-    pub fn subject(&self) -> Option<String> {
-        let certificate = self.connection.peer_certificates()?.first()?;
-        sheaf_auth::certificate_subject(certificate)
+    /// The certificates that the other side has shown.
+    pub fn certificates(&self) -> Option<&[CertificateDer<'static>]> {
+        self.connection.peer_certificates()
+    }
+
+    /// What it is spoken on.
+    pub fn inner(&self) -> &S {
+        &self.inner
+    }
+
+    /// The same.
+    pub fn inner_mut(&mut self) -> &mut S {
+        &mut self.inner
+    }
+
+    /// The same on what `other` makes of the socket; `None`, if it makes nothing.
+    pub fn on<T>(self, other: impl FnOnce(S) -> Option<T>) -> Option<TlsStream<T>> {
+        let TlsStream { inner, connection, ahead, ahead_bytes, accepted } = self;
+        Some(TlsStream { inner: other(inner)?, connection, ahead, ahead_bytes, accepted })
+    }
+
+    /// The socket, and what is on it.
+    pub(crate) fn into_parts(self) -> (S, Connection) {
+        assert!(self.ahead_bytes == 0, "{} bytes were looked at and not read", self.ahead_bytes);
+        (self.inner, self.connection)
+    }
+
+    /// The first four bytes of what comes, which are still to be read; fewer at the end.
+    ///
+    /// Errors: the network's.
+    pub async fn first(&mut self) -> io::Result<&[u8]> {
+        let mut first = [0; 4];
+        let mut have = 0;
+        while have < first.len() {
+            match self.read(&mut first[have..]).await? {
+                0 => break,
+                read => have += read,
+            }
+        }
+        (self.ahead, self.ahead_bytes) = (first, have);
+        Ok(&self.ahead[..have])
     }
 
     fn shake(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -124,7 +186,7 @@ impl TlsStream {
         if let Err(error) = self.connection.process_new_packets() {
             // The other side is told why, if that can be done at once.
             let _ = self.connection.write_tls(&mut Io { inner: &mut self.inner, cx });
-            return Err(io::Error::new(io::ErrorKind::InvalidData, error));
+            return Err(broken(error));
         }
         Ok(read)
     }
@@ -143,35 +205,20 @@ impl TlsStream {
     }
 }
 
-impl Socket for TlsStream {
-    fn is_direct(&self) -> bool {
-        self.inner.is_direct()
-    }
-
-    fn to_thread(&mut self, silence: Duration, patience: Duration) -> io::Result<()> {
-        self.inner.to_thread(silence, patience)
-    }
-
-    fn leave_reactor(&mut self) -> io::Result<()> {
-        self.inner.leave_reactor()
-    }
-
-    fn to_reactor(&mut self) -> io::Result<()> {
-        self.inner.to_reactor()
-    }
-
-    fn is_gone(&self) -> bool {
-        self.inner.is_gone()
-    }
-}
-
-impl AsyncRead for TlsStream {
+impl<S: Inner> AsyncRead for TlsStream<S> {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let this = self.get_mut();
+        if this.ahead_bytes > 0 {
+            let now = this.ahead_bytes.min(buffer.remaining());
+            buffer.put_slice(&this.ahead[..now]);
+            this.ahead.copy_within(now.., 0);
+            this.ahead_bytes -= now;
+            return Poll::Ready(Ok(()));
+        }
         loop {
             match this.connection.reader().read(buffer.initialize_unfilled()) {
                 Ok(n) => {
@@ -199,7 +246,7 @@ impl AsyncRead for TlsStream {
     }
 }
 
-impl AsyncWrite for TlsStream {
+impl<S: Inner> AsyncWrite for TlsStream<S> {
     /// Gives a number when so many bytes have gone, not before: nobody would write the rest.
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let this = self.get_mut();

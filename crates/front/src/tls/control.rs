@@ -1,0 +1,116 @@
+//! How a deployment changes to TLS and to certificates while it runs, and until when the server's certificate holds.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use sheaf_auth::ClusterAuthMode;
+use sheaf_bson::{Value, doc};
+use sheaf_errors::{Code, Result, bail};
+use sheaf_tls::TlsMode;
+
+use crate::front::Front;
+use crate::status::Doc;
+
+fn refuse_change(name: &str, before: &str, value: &str) -> Result<()> {
+    bail!(Code::BAD_VALUE, "Illegal state transition for {name}, attempt to change from {before} to {value}")
+}
+
+/// Whether a parameter may become this: `tlsMode` and `clusterAuthMode` go one step at a time.
+///
+/// Errors: `BadValue`.
+pub(crate) fn check_change(front: &Front, name: &str, value: Value<'_>) -> Result<()> {
+    let Value::String(value) = value else { return Ok(()) };
+    match name {
+        "tlsMode" => {
+            let before = front.tls.as_ref().map(|tls| tls.mode());
+            let Some(mode) = TlsMode::from_name(value) else {
+                bail!(
+                    Code::BAD_VALUE,
+                    "Invalid TLSMode setting {value}, expected one of: 'disabled, allowTLS, preferTLS, requireTLS'"
+                );
+            };
+            match (before, mode) {
+                (Some(before), Some(mode)) if before.leads_to(mode) => Ok(()),
+                (before, _) => refuse_change(name, before.map_or("disabled", TlsMode::name), value),
+            }
+        }
+        "clusterAuthMode" => {
+            let before = front.membership.mode();
+            let Some(mode) = ClusterAuthMode::from_name(value) else {
+                bail!(
+                    Code::BAD_VALUE,
+                    "Unknown clusterAuthMode, must be one of 'keyFile, sendKeyFile, sendX509, x509', not {value}"
+                );
+            };
+            if front.membership.to_dial().is_none() {
+                bail!(
+                    Code::BAD_VALUE,
+                    "Illegal state transition for clusterAuthMode, need to enable TLS for outgoing connections"
+                );
+            }
+            match before.leads_to(mode) {
+                true => Ok(()),
+                false => refuse_change(name, before.name(), value),
+            }
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Has a parameter that was checked take effect.
+pub(crate) fn change(front: &Front, name: &str, value: Value<'_>) {
+    let Value::String(value) = value else { return };
+    match (name, &front.tls) {
+        ("tlsMode", Some(tls)) => {
+            if let Some(Some(mode)) = TlsMode::from_name(value) {
+                tls.set_mode(mode);
+            }
+        }
+        ("clusterAuthMode", _) => {
+            if let Some(mode) = ClusterAuthMode::from_name(value) {
+                front.membership.set_mode(mode);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Writes the section `security` of `serverStatus`, as far as TLS is concerned.
+pub fn write_status(front: &Front, doc: &mut Doc<'_>) {
+    let Some(tls) = &front.tls else { return };
+    let own = tls.own();
+    doc.append("SSLServerSubjectName", &own.subject);
+    doc.append("SSLServerHasCertificateAuthority", true);
+    doc.append("SSLServerCertificateExpirationDate", Value::DateTime(own.until.saturating_mul(1000)));
+}
+
+const DAY: Duration = Duration::from_secs(24 * 3600);
+
+/// Tells of a certificate that ends soon: now, and once a day.
+pub(crate) async fn watch_certificate(front: Arc<Front>) {
+    loop {
+        warn_of_end(&front);
+        tokio::select! {
+            () = tokio::time::sleep(DAY) => {}
+            () = front.until_shutdown() => return,
+        }
+    }
+}
+
+/// Tells of a certificate that ends soon, or has ended.
+pub(crate) fn warn_of_end(front: &Front) {
+    let Some(tls) = &front.tls else { return };
+    let own = tls.own();
+    let left = own.until.saturating_sub(front.clock.now_millis() / 1000);
+    let days = left.div_euclid(DAY.as_secs() as i64);
+    let (id, text) = match days {
+        ..0 => (crate::log::ids::CERTIFICATE_ENDED, "Server certificate is now invalid. It has expired."),
+        _ if days < front.parameters.int("tlsX509ExpirationWarningThresholdDays") => {
+            (crate::log::ids::CERTIFICATE_ENDS, "Server certificate will expire soon")
+        }
+        _ => return,
+    };
+    let end = Value::DateTime(own.until.saturating_mul(1000));
+    let attributes = doc! { "certSubject": &own.subject, "certExpiryDate": end, "daysLeft": days };
+    crate::log::warning("NETWORK", id, "certificates", text, Some(attributes));
+}

@@ -1,0 +1,170 @@
+//! Connections of threads: reading and writing block, as long as the socket's times say.
+
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use rustls::Connection;
+use rustls::pki_types::CertificateDer;
+
+use crate::client::TlsClient;
+
+/// Of a long write so much is encrypted at once.
+const PIECE: usize = 64 << 10;
+
+/// A socket, with TLS on it or without.
+pub struct Blocking {
+    socket: TcpStream,
+    tls: Option<Box<Connection>>,
+    /// Bytes of a write that are encrypted, and of which not all have gone; who writes comes again with them.
+    accepted: usize,
+}
+
+/// Why the other side is not believed, or does not speak TLS.
+pub(crate) fn broken(error: rustls::Error) -> io::Error {
+    let kind = match error {
+        rustls::Error::InvalidCertificate(_) | rustls::Error::AlertReceived(_) => {
+            io::ErrorKind::PermissionDenied
+        }
+        _ => io::ErrorKind::InvalidData,
+    };
+    io::Error::new(kind, error)
+}
+
+impl Blocking {
+    /// Without TLS.
+    pub fn plain(socket: TcpStream) -> Blocking {
+        Blocking { socket, tls: None, accepted: 0 }
+    }
+
+    /// A socket whose handshake is over.
+    pub(crate) fn new(socket: TcpStream, tls: Option<Connection>) -> Blocking {
+        Blocking { socket, tls: tls.map(Box::new), accepted: 0 }
+    }
+
+    /// Shakes hands on a connection to "host:port", within so much time. The socket's times are set anew afterwards.
+    ///
+    /// Errors: the network's, `PermissionDenied` for a certificate that is not taken, `TimedOut`.
+    pub fn connect(
+        socket: TcpStream,
+        client: &TlsClient,
+        address: &str,
+        patience: Duration,
+    ) -> io::Result<Blocking> {
+        let (read, write) = (socket.read_timeout()?, socket.write_timeout()?);
+        let mut connection = Connection::Client(client.connection(address)?);
+        socket.set_write_timeout(Some(patience))?;
+        let until = Instant::now() + patience;
+        let mut blocking = Blocking { socket, tls: None, accepted: 0 };
+        while connection.is_handshaking() {
+            drain(&mut connection, &mut blocking.socket)?;
+            if !connection.is_handshaking() {
+                break;
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            blocking.socket.set_read_timeout(Some(left))?;
+            match receive(&mut connection, &mut blocking.socket) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    return Err(io::ErrorKind::TimedOut.into());
+                }
+                Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error),
+                _ => {}
+            }
+        }
+        drain(&mut connection, &mut blocking.socket)?;
+        blocking.socket.set_read_timeout(read)?;
+        blocking.socket.set_write_timeout(write)?;
+        blocking.tls = Some(Box::new(connection));
+        Ok(blocking)
+    }
+
+    /// The socket, for its times.
+    pub fn socket(&self) -> &TcpStream {
+        &self.socket
+    }
+
+    /// The certificates that the other side has shown.
+    pub fn certificates(&self) -> Option<&[CertificateDer<'static>]> {
+        self.tls.as_ref()?.peer_certificates()
+    }
+
+    /// Whether a read would not wait: there is something to be read, or the connection is over.
+    pub fn is_readable(&mut self) -> bool {
+        let looked = self.socket.set_nonblocking(true).and_then(|()| match &mut self.tls {
+            None => self.socket.peek(&mut [0]).map(drop),
+            Some(tls) => loop {
+                let state = tls.process_new_packets().map_err(broken)?;
+                if state.plaintext_bytes_to_read() > 0 || state.peer_has_closed() {
+                    break Ok(());
+                }
+                if tls.read_tls(&mut self.socket)? == 0 {
+                    break Ok(());
+                }
+            },
+        });
+        let back = self.socket.set_nonblocking(false);
+        !matches!(looked, Err(error) if error.kind() == io::ErrorKind::WouldBlock) || back.is_err()
+    }
+}
+
+/// Writes what is encrypted.
+fn drain(tls: &mut Connection, socket: &mut TcpStream) -> io::Result<()> {
+    while tls.wants_write() {
+        match tls.write_tls(socket) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Reads records and takes them in; 0 at the end.
+fn receive(tls: &mut Connection, socket: &mut TcpStream) -> io::Result<usize> {
+    let read = tls.read_tls(socket)?;
+    if let Err(error) = tls.process_new_packets() {
+        // The other side is told why, if that can be done.
+        let _ = tls.write_tls(socket);
+        return Err(broken(error));
+    }
+    Ok(read)
+}
+
+impl Read for Blocking {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let Some(tls) = &mut self.tls else { return self.socket.read(into) };
+        loop {
+            match tls.reader().read(into) {
+                Ok(read) => return Ok(read),
+                // Closed without a word: so do many.
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(0),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error),
+            }
+            receive(tls, &mut self.socket)?;
+            drain(tls, &mut self.socket)?;
+        }
+    }
+}
+
+impl Write for Blocking {
+    /// Gives a number when so many bytes have gone, not before. Who is told `WouldBlock` comes again with the same.
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let Some(tls) = &mut self.tls else { return self.socket.write(bytes) };
+        if self.accepted == 0 {
+            self.accepted = bytes.len().min(PIECE);
+            tls.writer().write_all(&bytes[..self.accepted])?;
+        }
+        drain(tls, &mut self.socket)?;
+        Ok(std::mem::take(&mut self.accepted))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

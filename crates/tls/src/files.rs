@@ -1,0 +1,116 @@
+//! The files that TLS needs: certificates, keys, lists of revocations.
+
+use std::path::{Path, PathBuf};
+
+use pkcs8::EncryptedPrivateKeyInfoRef;
+use pkcs8::der::SecretDocument;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer, PrivatePkcs8KeyDer};
+use rustls::{RootCertStore, SupportedProtocolVersion};
+
+use crate::options::Identity;
+
+fn shown(path: &Path) -> std::path::Display<'_> {
+    path.display()
+}
+
+pub fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
+    let failed = |error| format!("cannot read certificates of {}: {error}", shown(path));
+    let read: Result<Vec<_>, _> = CertificateDer::pem_file_iter(path).map_err(failed)?.collect();
+    match read.map_err(failed)? {
+        none if none.is_empty() => Err(format!("{} has no certificate", shown(path))),
+        some => Ok(some),
+    }
+}
+
+/// Where systems keep the certificates of those whom everybody trusts.
+const SYSTEM: [&str; 3] =
+    ["/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem"];
+
+/// Who is trusted: those of the file, or of the system.
+pub fn roots(path: Option<&Path>) -> Result<RootCertStore, String> {
+    let mut roots = RootCertStore::empty();
+    let Some(path) = path else {
+        let named = std::env::var_os("SSL_CERT_FILE").map(PathBuf::from);
+        let system = named.or_else(|| SYSTEM.iter().map(PathBuf::from).find(|path| path.is_file()));
+        if let Some(path) = system {
+            // Some of those are too old to be read.
+            roots.add_parsable_certificates(certificates(&path)?);
+        }
+        return Ok(roots);
+    };
+    for certificate in certificates(path)? {
+        roots.add(certificate).map_err(|error| format!("{}: {error}", shown(path)))?;
+    }
+    Ok(roots)
+}
+
+pub fn revocations(path: &Path) -> Result<Vec<CertificateRevocationListDer<'static>>, String> {
+    let failed = |error| format!("cannot read revocations of {}: {error}", shown(path));
+    let lists: Result<Vec<_>, _> =
+        CertificateRevocationListDer::pem_file_iter(path).map_err(failed)?.collect();
+    lists.map_err(failed)
+}
+
+/// The beginning and the end of a key that a password protects.
+const ENCRYPTED: (&str, &str) =
+    ("-----BEGIN ENCRYPTED PRIVATE KEY-----", "-----END ENCRYPTED PRIVATE KEY-----");
+
+/// The certificate of an identity with those above it, and its key.
+pub fn identity(of: &Identity) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), String> {
+    Ok((certificates(&of.file)?, key(of)?))
+}
+
+fn key(of: &Identity) -> Result<PrivateKeyDer<'static>, String> {
+    let file = shown(&of.file);
+    let text = std::fs::read_to_string(&of.file).map_err(|error| format!("{file}: {error}"))?;
+    if text.contains("Proc-Type: 4,ENCRYPTED") {
+        return Err(format!(
+            "the key in {file} is encrypted in a way that is not supported: openssl pkcs8 -topk8 makes one of PKCS #8 of it"
+        ));
+    }
+    let Some(begin) = text.find(ENCRYPTED.0) else {
+        return PrivateKeyDer::from_pem_slice(text.as_bytes())
+            .map_err(|error| format!("cannot read the key of {file}: {error}"));
+    };
+    let Some(password) = &of.password else {
+        return Err(format!("the key in {file} is encrypted, and no password is given"));
+    };
+    let text = &text[begin..];
+    let end = text.find(ENCRYPTED.1).ok_or_else(|| format!("the key in {file} has no end"))?;
+    let wrong = |error: String| format!("cannot decrypt the key of {file}: {error}");
+    let (_, sealed) = SecretDocument::from_pem(&text[..end + ENCRYPTED.1.len()])
+        .map_err(|error| wrong(error.to_string()))?;
+    let sealed =
+        EncryptedPrivateKeyInfoRef::try_from(sealed.as_bytes()).map_err(|error| wrong(error.to_string()))?;
+    let opened = sealed.decrypt(password).map_err(|error| wrong(error.to_string()))?;
+    Ok(PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(opened.as_bytes().to_vec())))
+}
+
+pub fn versions(disabled: &[String]) -> Result<Vec<&'static SupportedProtocolVersion>, String> {
+    let mut all = vec![("TLS1_2", &rustls::version::TLS12), ("TLS1_3", &rustls::version::TLS13)];
+    for name in disabled {
+        // rustls speaks none of the older ones.
+        if !["TLS1_0", "TLS1_1", "TLS1_2", "TLS1_3", "none"].contains(&name.as_str()) {
+            return Err(format!("Unrecognized disabledProtocols '{name}'"));
+        }
+        all.retain(|(known, _)| known != name);
+    }
+    if all.is_empty() {
+        return Err("All valid TLS modes disabled".to_owned());
+    }
+    Ok(all.into_iter().map(|(_, version)| version).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_that_are_disabled_are_not_spoken() {
+        let names = |list: &[&str]| versions(&list.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>());
+        assert_eq!(names(&["TLS1_0", "TLS1_1"]).unwrap().len(), 2);
+        assert_eq!(names(&["TLS1_2"]).unwrap(), [&rustls::version::TLS13]);
+        assert!(names(&["TLS1_2", "TLS1_3"]).is_err() && names(&["SSL3"]).is_err());
+    }
+}

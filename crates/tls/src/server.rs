@@ -1,0 +1,178 @@
+//! What a server needs to speak TLS, to its clients and to the others of its deployment.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use parking_lot::RwLock;
+use rustls::pki_types::{CertificateDer, UnixTime};
+use rustls::server::WebPkiClientVerifier;
+use rustls::server::danger::ClientCertVerifier;
+use rustls::{ServerConfig, ServerConnection};
+use sheaf_auth::ClusterName;
+
+use crate::client::{ClientOptions, TlsClient};
+use crate::files;
+use crate::options::{TlsMode, TlsOptions};
+use crate::verify::AnyClient;
+
+/// What a server needs to speak TLS.
+pub struct Tls {
+    options: TlsOptions,
+    mode: AtomicU8,
+    read: RwLock<Arc<Read>>,
+    /// How it dials others.
+    client: TlsClient,
+}
+
+/// What the files say.
+struct Read {
+    config: Arc<ServerConfig>,
+    /// Who looks at clients' certificates, where any is taken.
+    strict: Arc<dyn ClientCertVerifier>,
+    own: Certified,
+    /// What members' subjects have.
+    members: Vec<ClusterName>,
+}
+
+/// What a server's own certificate says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Certified {
+    /// Whom it names.
+    pub subject: String,
+    /// Until when it holds, in seconds since the epoch.
+    pub until: i64,
+}
+
+const MODES: [TlsMode; 3] = [TlsMode::Allow, TlsMode::Prefer, TlsMode::Require];
+
+impl Tls {
+    /// Reads the files.
+    ///
+    /// Errors: a text for the user.
+    pub fn new(options: TlsOptions) -> Result<Tls, String> {
+        let read = RwLock::new(Arc::new(read(&options)?));
+        let client = TlsClient::new(ClientOptions {
+            identity: Some(options.cluster_identity.as_ref().unwrap_or(&options.identity).clone()),
+            ca_file: Some(options.ca_file.clone()),
+            crl_file: options.crl_file.clone(),
+            invalid_certificates: options.invalid_certificates,
+            invalid_hostnames: options.invalid_hostnames,
+            disabled_protocols: options.disabled_protocols.clone(),
+        })?;
+        let mode = AtomicU8::new(options.mode as u8);
+        Ok(Tls { options, mode, read, client })
+    }
+
+    /// Who has to speak TLS.
+    pub fn mode(&self) -> TlsMode {
+        MODES[usize::from(self.mode.load(Ordering::Relaxed))]
+    }
+
+    /// Changes who has to, for connections from now on.
+    pub fn set_mode(&self, mode: TlsMode) {
+        self.mode.store(mode as u8, Ordering::Relaxed);
+    }
+
+    /// How the others of the deployment are dialled; `None` for without TLS.
+    pub fn to_dial(&self) -> Option<&TlsClient> {
+        self.mode().dials().then_some(&self.client)
+    }
+
+    /// What the server's certificate says.
+    pub fn own(&self) -> Certified {
+        self.read.read().own.clone()
+    }
+
+    /// Whether these certificates are a member's of this deployment.
+    pub fn is_member(&self, certificates: Option<&[CertificateDer<'_>]>) -> bool {
+        self.subject_of(certificates).is_some_and(|subject| self.names_member(&subject))
+    }
+
+    /// Whether this is the subject of a member of this deployment.
+    pub fn names_member(&self, subject: &str) -> bool {
+        self.read.read().members.iter().any(|name| name.has(subject))
+    }
+
+    /// Reads the files anew, for connections from now on.
+    ///
+    /// Errors: a text for the user; what was read before holds on.
+    pub fn rotate(&self) -> Result<(), String> {
+        let new = Arc::new(read(&self.options)?);
+        self.client.put(self.client.read()?);
+        *self.read.write() = new;
+        Ok(())
+    }
+
+    pub(crate) fn connection(&self) -> std::io::Result<ServerConnection> {
+        let config = self.read.read().config.clone();
+        let mut connection = ServerConnection::new(config).map_err(std::io::Error::other)?;
+        // What a connection writes at once is bounded there.
+        connection.set_buffer_limit(None);
+        Ok(connection)
+    }
+
+    /// Whom a client's certificates name, if somebody has signed them.
+    pub fn subject_of(&self, certificates: Option<&[CertificateDer<'_>]>) -> Option<String> {
+        let (certificate, above) = certificates?.split_first()?;
+        if self.options.invalid_certificates {
+            let strict = self.read.read().strict.clone();
+            strict.verify_client_cert(certificate, above, UnixTime::now()).ok()?;
+        }
+        sheaf_auth::certificate_subject(certificate)
+    }
+}
+
+fn read(options: &TlsOptions) -> Result<Read, String> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let ca_file = options.cluster_ca_file.as_ref().unwrap_or(&options.ca_file);
+    let roots = files::roots(Some(ca_file))?;
+    let mut verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone());
+    if let Some(path) = &options.crl_file {
+        verifier = verifier
+            .with_crls(files::revocations(path)?)
+            .only_check_end_entity_revocation()
+            .allow_unknown_revocation_status();
+    }
+    if options.without_certificates {
+        verifier = verifier.allow_unauthenticated();
+    }
+    let strict = verifier.build().map_err(|error| format!("{}: {error}", ca_file.display()))?;
+    let verifier = match options.invalid_certificates {
+        true => Arc::new(AnyClient(strict.clone())),
+        false => strict.clone(),
+    };
+    let failed = |error: rustls::Error| format!("{}: {error}", options.identity.file.display());
+    let (certificates, key) = files::identity(&options.identity)?;
+    let own = certified(&certificates[0]);
+    let mut config = ServerConfig::builder_with_provider(provider)
+        .with_protocol_versions(&files::versions(&options.disabled_protocols)?)
+        .map_err(failed)?
+        .with_client_cert_verifier(verifier)
+        .with_single_cert(certificates, key)
+        .map_err(failed)?;
+    // Who comes again proves nothing anew: one round trip.
+    config.ticketer = rustls::crypto::ring::Ticketer::new().map_err(failed)?;
+    let members = members(options, &own.subject)?;
+    Ok(Read { config: Arc::new(config), strict, own, members })
+}
+
+/// What members' subjects have, of which this server's is one.
+fn members(options: &TlsOptions, own: &str) -> Result<Vec<ClusterName>, String> {
+    let same = match &options.member_attributes {
+        Some(attributes) => Some(
+            ClusterName::with_attributes(attributes)
+                .ok_or_else(|| format!("clusterAuthX509.attributes: \"{attributes}\" names nothing"))?,
+        ),
+        None => ClusterName::of_member(own),
+    };
+    let other = options.other_members.as_deref().map(|subject| {
+        ClusterName::of_member(subject)
+            .ok_or_else(|| format!("tlsX509ClusterAuthDNOverride: \"{subject}\" names no deployment"))
+    });
+    Ok(same.into_iter().chain(other.transpose()?).collect())
+}
+
+fn certified(certificate: &CertificateDer<'_>) -> Certified {
+    let subject = sheaf_auth::certificate_subject(certificate).unwrap_or_default();
+    Certified { subject, until: sheaf_auth::certificate_end(certificate).unwrap_or(i64::MAX) }
+}

@@ -1,0 +1,190 @@
+"""TLS that goes wrong: certificates that are not to be believed, bytes that are no TLS, handshakes that are never ended."""
+
+import contextlib
+import pathlib
+import socket
+import ssl
+import time
+
+import pymongo
+from common import connect
+from members import Keys, wait_for
+from pymongo.errors import PyMongoError
+from tls import Certificates, TlsServer, by_tls, unreachable
+
+
+
+def hurried(server, **options):
+    """One that does not wait long."""
+    return pymongo.MongoClient(server.uri, serverSelectionTimeoutMS=2000, **options)
+
+
+def certificates_that_are_not_believed():
+    """Another authority, one that has ended, one of another host; and what the flags take all the same."""
+    with Certificates() as certificates:
+        other = certificates.authority("other")
+        carl = certificates.signed("carl", "/O=Sheaf/CN=carl", ca="other")
+        old = certificates.signed("old", "/O=Sheaf/CN=old", days="0")
+        elsewhere = certificates.signed("elsewhere", "/O=Sheaf/OU=servers/CN=elsewhere", names="DNS:elsewhere.example")
+        time.sleep(1.5)
+        with TlsServer(args=certificates.flags("requireTLS")) as server:
+            assert unreachable(hurried(server, tls=True, tlsCAFile=other, tlsCertificateKeyFile=certificates.ann))
+            for wrong in (carl, old):
+                assert unreachable(hurried(server, tls=True, tlsCAFile=certificates.ca, tlsCertificateKeyFile=wrong)), wrong
+            with by_tls(server, certificates, "ann") as client:
+                client.admin.command("ping")
+                assert client.admin.command("serverStatus")["security"]["SSLServerSubjectName"] == "CN=localhost,OU=servers,O=Sheaf,C=SE"
+            log = server.log_path.read_text()
+            assert "UnknownIssuer" in log and "expired" in log.lower(), log[-3000:]
+        # A server whose own certificate ends soon, or has ended, says so; clients decide.
+        with TlsServer(args=[*certificates.flags("requireTLS"), "--setParameter", "tlsX509ExpirationWarningThresholdDays=40"]) as server:
+            told(server, "Server certificate will expire soon")
+        certificates.server = old
+        with TlsServer(args=certificates.flags("requireTLS")) as server:
+            told(server, "It has expired")
+            assert unreachable(hurried(server, tls=True, tlsCAFile=certificates.ca, tlsCertificateKeyFile=certificates.ann))
+        # Any certificate is taken, and names nobody.
+        certificates.server = certificates.signed("server", "/O=Sheaf/OU=servers/CN=localhost")
+        with TlsServer(args=certificates.flags("requireTLS", "--auth", "--tlsAllowInvalidCertificates")) as server:
+            options = {"tls": True, "tlsCAFile": certificates.ca, "tlsCertificateKeyFile": carl}
+            with connect(server, **options) as client:
+                client.admin.command("createUser", "root", pwd="pencil-7731", roles=["root"])
+            with connect(server, "root", "pencil-7731", **options) as client:
+                client["$external"].command("createUser", "CN=carl,O=Sheaf", roles=[])
+            with connect(server, authMechanism="MONGODB-X509", authSource="$external", **options) as client:
+                try:
+                    client.lib.c.find_one()
+                    raise AssertionError("a certificate that nobody has signed names somebody")
+                except PyMongoError:
+                    pass
+        # Members whose certificates name another host find each other only where that may be.
+        certificates.server = elsewhere
+        for more, works in [((), False), (("--tlsAllowInvalidHostnames",), True)]:
+            assert set_comes_up(certificates, more) == works, more
+
+
+def told(server, words):
+    wait_for(words, lambda: words in server.log_path.read_text(), seconds=10)
+
+
+def set_comes_up(certificates, more):
+    with contextlib.ExitStack() as stack:
+        keys = stack.enter_context(Keys())
+        flags = [*certificates.flags("requireTLS", *more), "--replSet", "rs", "--keyFile", keys.key]
+        servers = [stack.enter_context(TlsServer(args=flags)) for _ in range(2)]
+        members = [{"_id": at, "host": f"127.0.0.1:{server.port}"} for at, server in enumerate(servers)]
+        insecure = {"tls": True, "tlsCAFile": certificates.ca, "tlsCertificateKeyFile": certificates.ann, "tlsAllowInvalidHostnames": True}
+        with connect(servers[0], **insecure) as client:
+            with contextlib.suppress(PyMongoError):
+                client.admin.command("replSetInitiate", {"_id": "rs", "members": members})
+            until = time.monotonic() + (30 if more else 5)
+            while time.monotonic() < until:
+                if client.admin.command("hello")["isWritablePrimary"]:
+                    return True
+                time.sleep(0.1)
+        assert "NotValidForName" in servers[0].log_path.read_text() + servers[1].log_path.read_text() or "not valid for name" in servers[0].log_path.read_text()
+        return False
+
+
+def ends(connection, seconds):
+    """Whether the other side ends the connection in time; what it has sent before."""
+    connection.settimeout(seconds)
+    received = b""
+    try:
+        while True:
+            got = connection.recv(4096)
+            if not got:
+                return True, received
+            received += got
+    except ConnectionError:
+        return True, received
+    except TimeoutError:
+        return False, received
+
+
+def client_hello(certificates):
+    """The first bytes of a client that speaks TLS."""
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    wrapped = ssl.create_default_context(cafile=certificates.ca).wrap_bio(incoming, outgoing, server_hostname="localhost")
+    with contextlib.suppress(ssl.SSLWantReadError):
+        wrapped.do_handshake()
+    return outgoing.read()
+
+
+def bytes_that_are_none():
+    """Plain bytes at a port of TLS, TLS at a plain port, records that are cut or altered, half a handshake."""
+    with Certificates() as certificates:
+        hello = client_hello(certificates)
+        with TlsServer(args=certificates.flags("requireTLS", "--auth")) as server:
+            dial = lambda: socket.create_connection(("127.0.0.1", server.port), timeout=5)
+            for sent in (b"GET / HTTP/1.1\r\n\r\n", bytes(64), b"\x16\x03\x01\xff\xff" + bytes(20), hello[:5] + bytes(len(hello) - 5)):
+                with dial() as connection:
+                    connection.sendall(sent)
+                    ended, received = ends(connection, 15)
+                    assert ended and len(received) < 64, (sent[:20], received)
+            # Half a handshake: the time limit is ten seconds.
+            began = time.monotonic()
+            with dial() as connection:
+                connection.sendall(hello[: len(hello) // 2])
+                ended, _ = ends(connection, 20)
+                assert ended and 5 < time.monotonic() - began < 18, time.monotonic() - began
+            altered_records(server, certificates)
+        with TlsServer(args=[]) as server:
+            with socket.create_connection(("127.0.0.1", server.port), timeout=5) as connection:
+                connection.sendall(hello)
+                ended, received = ends(connection, 15)
+                assert ended and len(received) < 64, received
+
+
+def altered_records(server, certificates):
+    """What is altered on the way ends the connection; so does the end of the network within a record."""
+    context = ssl.create_default_context(cafile=certificates.ca)
+    context.load_cert_chain(certificates.ann)
+    for spoil in (lambda record: record[:-1] + bytes([record[-1] ^ 1]), lambda record: record[:10]):
+        with socket.create_connection(("127.0.0.1", server.port), timeout=5) as wire:
+            incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+            wrapped = context.wrap_bio(incoming, outgoing, server_hostname="localhost")
+            while True:
+                try:
+                    wrapped.do_handshake()
+                    break
+                except ssl.SSLWantReadError:
+                    wire.sendall(outgoing.read())
+                    incoming.write(wire.recv(65536))
+            wire.sendall(outgoing.read())
+            wrapped.write(bytes(100))
+            wire.sendall(spoil(outgoing.read()))
+            wire.shutdown(socket.SHUT_WR)
+            assert ends(wire, 15)[0]
+
+
+def threads(server):
+    return len(list(pathlib.Path(f"/proc/{server.process.pid}/task").iterdir()))
+
+
+def many_handshakes():
+    """Hundreds of handshakes that nobody ends hold no thread, and others are served beside them."""
+    with Certificates() as certificates:
+        half = client_hello(certificates)[:40]
+        with TlsServer(args=certificates.flags("requireTLS")) as server, contextlib.ExitStack() as stack:
+            with by_tls(server, certificates, "ann", maxPoolSize=1) as client:
+                client.admin.command("ping")
+                before = threads(server)
+                for _ in range(400):
+                    connection = stack.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=10))
+                    connection.sendall(half)
+                began = time.monotonic()
+                for _ in range(200):
+                    client.lib.c.insert_one({})
+                assert time.monotonic() - began < 20
+                assert threads(server) <= before + 4, (before, threads(server))
+                # New ones come through as well.
+                with by_tls(server, certificates, "ann") as more:
+                    assert more.lib.c.count_documents({}) == 200
+
+
+CHECKS = {
+    "TLS certificates": certificates_that_are_not_believed,
+    "TLS bytes": bytes_that_are_none,
+    "TLS handshakes": many_handshakes,
+}

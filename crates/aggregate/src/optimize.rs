@@ -5,7 +5,7 @@ use std::sync::Arc;
 use sheaf_query::matcher::Matcher;
 
 use crate::filters::SplitFilter;
-use crate::stage::{Shape, SharedStage, Stage};
+use crate::stage::{Shape, SharedStage, Stage, dependencies_of};
 
 /// Rewrites until nothing moves any more.
 pub(crate) fn optimize(stages: &mut Vec<SharedStage>) {
@@ -19,6 +19,27 @@ pub(crate) fn optimize(stages: &mut Vec<SharedStage>) {
     }
     bound_inputs(stages);
     limit_sorts(stages);
+    narrow_inputs(stages);
+}
+
+/// Tells stages what those behind them need of their rows.
+fn narrow_inputs(stages: &mut [SharedStage]) {
+    for at in 0..stages.len() {
+        let (before, behind) = stages.split_at_mut(at + 1);
+        let stage = &mut before[at];
+        if let [sort, group, ..] = &*behind
+            && let Shape::Sort { pattern, limit: None } = sort.shape()
+            && let Some((path, first)) = group.one_of_each()
+            && let Some(narrowed) = stage.before_one_of_each(pattern, path, first)
+        {
+            *stage = narrowed;
+        }
+        if stage.can_give_less()
+            && let Some(narrowed) = dependencies_of(behind).and_then(|deps| stage.giving_only(&deps))
+        {
+            *stage = narrowed;
+        }
+    }
 }
 
 /// Puts before stages what `$match` stages behind them say of their input.

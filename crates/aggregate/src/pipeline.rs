@@ -14,7 +14,7 @@ use smallvec::SmallVec;
 
 use crate::database::SharedDatabase;
 use crate::namespace::Namespace;
-use crate::stage::{Reads, Shape, SharedStage};
+use crate::stage::{Shape, SharedStage, dependencies_of};
 use crate::stages::change_stream::ChangeStream;
 use crate::stages::geo_near::GeoNear;
 
@@ -225,15 +225,7 @@ impl Pipeline {
 
     /// What the stages from this one on read of their input. `None` if they need whole documents.
     pub fn dependencies_from(&self, first: usize) -> Option<Deps> {
-        let mut deps = Deps::new();
-        for stage in self.stages.iter().skip(first) {
-            match stage.dependencies(&mut deps) {
-                Reads::AndPassesOn => {}
-                Reads::Only => return (!deps.whole_document).then_some(deps),
-                Reads::All => return None,
-            }
-        }
-        None
+        dependencies_of(self.stages.get(first..)?)
     }
 
     /// Other namespaces that the pipeline reads.

@@ -405,6 +405,33 @@ pub trait Stage: fmt::Debug + Send + Sync {
         None
     }
 
+    /// Whether [`giving_only`](Self::giving_only) is worth asking for.
+    fn can_give_less(&self) -> bool {
+        false
+    }
+
+    /// The same stage knowing that nothing else is read of its rows.
+    fn giving_only(&self, deps: &Deps) -> Option<SharedStage> {
+        let _ = deps;
+        None
+    }
+
+    /// The path by which the stage groups its input, if it wants nothing but the first row of each group, or (false) the last.
+    fn one_of_each(&self) -> Option<(&FieldPath, bool)> {
+        None
+    }
+
+    /// The same stage knowing that its rows are sorted by this pattern and then only the first, or last, with each value at the path is wanted.
+    fn before_one_of_each(
+        &self,
+        pattern: &SortPattern,
+        path: &FieldPath,
+        first: bool,
+    ) -> Option<SharedStage> {
+        let _ = (pattern, path, first);
+        None
+    }
+
     /// The same stage with another filter, if it is a `$match`.
     fn with_filter(&self, filter: Arc<Matcher>) -> Option<SharedStage> {
         let _ = filter;
@@ -464,4 +491,17 @@ pub trait Stage: fmt::Debug + Send + Sync {
         let _ = token;
         None
     }
+}
+
+/// What these stages read of their input; `None` if they need whole documents.
+pub(crate) fn dependencies_of(stages: &[SharedStage]) -> Option<Deps> {
+    let mut deps = Deps::new();
+    for stage in stages {
+        match stage.dependencies(&mut deps) {
+            Reads::AndPassesOn => {}
+            Reads::Only => return (!deps.whole_document).then_some(deps),
+            Reads::All => return None,
+        }
+    }
+    None
 }

@@ -52,7 +52,8 @@ impl Mechanism {
         }
     }
 
-    pub(crate) fn hash(self, data: &[u8]) -> Vec<u8> {
+    /// The mechanism's hash.
+    pub fn hash(self, data: &[u8]) -> Vec<u8> {
         match self {
             Mechanism::Sha1 => Sha1::digest(data).to_vec(),
             Mechanism::Sha256 => Sha256::digest(data).to_vec(),

@@ -172,8 +172,9 @@ impl ReplicaSet {
                 return Ok(host);
             }
             if began.elapsed() >= SELECTION {
-                let unreached = || state.unreached.values().next().map(|unreached| &unreached.why);
-                let why = state.unwatched.as_ref().or_else(unreached);
+                let first = || state.unreached.iter().next();
+                let unreached = || first().map(|(host, unreached)| format!("{host}: {}", unreached.why));
+                let why = state.unwatched.clone().or_else(unreached);
                 let why = why.map_or(String::new(), |why| format!(" ({why})"));
                 bail!(
                     Code::FAILED_TO_SATISFY_READ_PREFERENCE,

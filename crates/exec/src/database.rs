@@ -51,6 +51,8 @@ pub struct Hooks {
     pub new_object_id: fn() -> ObjectId,
     /// Makes the view of a time-series collection whose buckets `$out` has written: its name, its options.
     pub make_view: MakeView,
+    /// The buckets of time-series collections that are being filled.
+    pub open_buckets: Arc<crate::write::open_buckets::OpenBuckets>,
     /// A random number.
     pub random: fn() -> u64,
     /// `host:port`, as `$collStats` and `$indexStats` show it.
@@ -373,9 +375,9 @@ impl Database for Db {
             StatsSource::IndexStats => stats::index_stats(self, namespace),
             StatsSource::PlanCacheStats => stats::plan_cache_stats(self, namespace),
             StatsSource::ListClusterCatalog => Ok(stats::cluster_catalog(self, namespace, spec)),
-            // Settings and measurements of shapes: none can be made on a server of this kind.
-            StatsSource::QuerySettings | StatsSource::QueryStats => Ok(Vec::new()),
-            StatsSource::CurrentOp
+            StatsSource::QueryStats
+            | StatsSource::QuerySettings
+            | StatsSource::CurrentOp
             | StatsSource::ListLocalSessions
             | StatsSource::ListSessions
             | StatsSource::ListSampledQueries => (self.hooks.server_stats)(source, spec),

@@ -28,6 +28,11 @@ pub fn open(query: &Query, collection: &Arc<Collection>, reads: &Reads, cx: &mut
 ///
 /// Errors: those of [`choose::candidates`].
 pub fn candidates(query: &Query, collection: &Arc<Collection>, reads: &Reads) -> Result<Vec<PlanNode>> {
+    if let Some((query, narrowed)) =
+        reads.settings().and_then(|settings| settings.narrowed(query, collection))
+    {
+        return all_candidates(&query, &narrowed, reads);
+    }
     if let Some(filter) = filters::of(query, collection, &reads.view()) {
         let (query, narrowed) = filters::narrowed(query, collection, &filter);
         return all_candidates(&query, &narrowed, reads);

@@ -42,6 +42,23 @@ impl ClusterClock for Timestamp {
     }
 }
 
+/// What a database keeps for its clients' JavaScript.
+pub trait StoredFunctions: Send + Sync {
+    /// Functions and other values by their names.
+    ///
+    /// Errors: those of reading them.
+    fn load(&self) -> Result<DocBuf>;
+}
+
+#[derive(Clone)]
+struct StoredRef(Arc<dyn StoredFunctions>);
+
+impl std::fmt::Debug for StoredRef {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("StoredFunctions")
+    }
+}
+
 #[derive(Clone)]
 struct ClockRef(Arc<dyn ClusterClock>);
 
@@ -68,6 +85,8 @@ pub struct SystemVariables {
     pub cluster_clock: Option<Arc<dyn ClusterClock>>,
     /// `$$USER_ROLES`: an array of `{_id, role, db}`; without it there is no such variable.
     pub user_roles: Option<Arc<DocBuf>>,
+    /// What clients' JavaScript finds in its database.
+    pub stored: Option<Arc<dyn StoredFunctions>>,
 }
 
 /// The context of parsing: system variables, user variables in scope, and what the place allows.
@@ -79,6 +98,7 @@ pub struct ParseCx {
     cluster_time: OnceLock<Timestamp>,
     cluster_clock: Option<ClockRef>,
     pub(crate) user_roles: Option<Arc<DocBuf>>,
+    stored: Option<StoredRef>,
     /// Whether `$$NOW` is known.
     pub(crate) has_now: bool,
     pub(crate) redact: bool,
@@ -109,6 +129,7 @@ impl ParseCx {
             cluster_time: OnceLock::new(),
             cluster_clock: None,
             user_roles: None,
+            stored: None,
             redact: false,
             depth: 0,
             api_strict: false,
@@ -151,7 +172,15 @@ impl ParseCx {
     pub fn with_system(self, system: SystemVariables) -> Self {
         let mut cx = self.with_cluster_clock(system.cluster_clock);
         cx.user_roles = system.user_roles;
+        cx.stored = system.stored.map(StoredRef);
         cx
+    }
+
+    /// What the database keeps for clients' JavaScript, by its names.
+    ///
+    /// Errors: those of [`StoredFunctions::load`].
+    pub fn stored_functions(&self) -> Result<DocBuf> {
+        self.stored.as_ref().map_or_else(|| Ok(DocBuf::new()), |stored| stored.0.load())
     }
 
     pub(crate) fn cluster_time(&self) -> Option<Timestamp> {

@@ -21,7 +21,9 @@ mod path;
 mod serialize;
 mod time;
 
-pub use context::{ClusterClock, ParseCx, Scope, Slot, SystemVariables, validate_variable_name};
+pub use context::{
+    ClusterClock, ParseCx, Scope, Slot, StoredFunctions, SystemVariables, validate_variable_name,
+};
 pub use deps::Deps;
 pub use env::{Env, size_of_value};
 pub use expr::{Expr, View};

@@ -60,6 +60,8 @@ impl OpCounters {
 pub struct CommandCount {
     pub total: Count,
     pub failed: Count,
+    /// Of those that failed, what settings for the query's shape refused.
+    pub rejected: Count,
 }
 
 /// Number and time of operations of one class, for `top`.

@@ -62,6 +62,8 @@ const PARAMETERS: &[Parameter] = &[
     parameter("enableLocalhostAuthBypass", Bool(true), Startup, ANY),
     parameter("enableTestCommands", Bool(false), Startup, ANY),
     parameter("enableTimeoutOfInactiveSessionCursors", Bool(false), Both, ANY),
+    parameter("internalQueryStatsCacheSize", Text("1%"), Both, ANY),
+    parameter("internalQueryStatsRateLimit", Int(0), Both, (-1.0, f64::MAX)),
     parameter("journalCommitInterval", Int(100), Both, (1.0, 500.0)),
     parameter("localLogicalSessionTimeoutMinutes", Int(30), Startup, POSITIVE),
     parameter("logLevel", Int(0), Both, (0.0, 5.0)),

@@ -8,7 +8,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sheaf_bson::DocBuf;
+use sheaf_bson::{DocBuf, RawDoc};
 use sheaf_errors::{Code, Error, Result};
 use sheaf_tls::Wire;
 
@@ -17,7 +17,7 @@ use crate::args::Fields;
 use crate::command::Description;
 use crate::cursors::{NoCursors, OpenCursors};
 use crate::front::{Front, Guest};
-use crate::outcome::Ran;
+use crate::outcome::{Ran, RequestOutcome};
 use crate::reply::Reply;
 use crate::request::Request;
 use crate::session::{NoSessions, SessionRegistry};
@@ -60,6 +60,14 @@ pub trait Role: Send + Sync + 'static {
     fn finish(&self, reply: Reply, _codes: [Option<Code>; 2], _operation_time: Option<u64>) -> Reply {
         reply
     }
+
+    /// The hash of a query's shape, where the command is one.
+    fn shape_hash(&self, _db: &str, _command: RawDoc<'_>) -> Option<String> {
+        None
+    }
+
+    /// Is told of each operation that has ended.
+    fn measure(&self, _request: &Request<'_>, _outcome: &RequestOutcome, _took: Duration) {}
 
     /// Keeps the profiler's entry of a finished operation, where its database has a profiler.
     fn profile(&self, _request: &Request<'_>, _entry: &DocBuf) {}

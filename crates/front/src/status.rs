@@ -111,7 +111,10 @@ pub fn commands(front: &Front, doc: &mut Doc<'_>) {
     called.sort_by_key(|(name, _)| **name);
     for (name, count) in called {
         let mut command = doc.document(name);
-        put(&mut command, "failed", &count.failed);
+        command.append("failed", count.failed.get().saturating_sub(count.rejected.get()) as i64);
+        if matches!(*name, "aggregate" | "distinct" | "find") {
+            put(&mut command, "rejected", &count.rejected);
+        }
         put(&mut command, "total", &count.total);
     }
 }

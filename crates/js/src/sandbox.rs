@@ -11,7 +11,7 @@ use rquickjs::object::Property;
 use rquickjs::{
     CaughtError, Context, Ctx, Error as EngineError, Function as JsFunction, Object, Runtime, Value as Js,
 };
-use sheaf_bson::{Decimal128, OwnedValue, RawDoc, Value};
+use sheaf_bson::{CodeWithScope, Decimal128, OwnedValue, RawDoc, Value};
 use sheaf_errors::{Code, Error, Result};
 use sheaf_meter::Held;
 
@@ -130,11 +130,25 @@ impl Sandbox {
         Ok(Function { sandbox: self.clone(), at })
     }
 
-    /// Sets a global variable.
+    /// Sets a global variable. Code that is a function can be called by its name.
     ///
-    /// Errors: `ExceededMemoryLimit`.
+    /// Errors: `ExceededMemoryLimit`; `JSInterpreterFailure` for code that is no JavaScript.
     pub fn set_global(&self, name: &str, value: Value<'_>) -> Result<()> {
         let mut engine = self.engine.lock();
+        if let Value::JavaScript(code) | Value::CodeWithScope(CodeWithScope { code, .. }) = value
+            && is_function(code)
+        {
+            let [source, ..] = forms(code);
+            return self.until_it_fits(&mut engine, |engine| {
+                engine.context.with(|ctx| {
+                    let mut options = EvalOptions::default();
+                    options.strict = false;
+                    let made = ctx.eval_with_options::<Js<'_>, _>(source.as_str(), options);
+                    made.and_then(|made| ctx.globals().set(name, made))
+                        .map_err(|error| self.ended(&ctx, error))
+                })
+            });
+        }
         self.until_it_fits(&mut engine, |engine| {
             engine.context.with(|ctx| {
                 let set = || {
@@ -245,7 +259,16 @@ impl Script {
     ///
     /// Errors: those of [`Sandbox::new`] and [`Sandbox::add`].
     pub fn new(code: &str) -> Result<Script> {
-        Ok(Script { code: code.into(), function: Sandbox::new()?.add(code)? })
+        Script::with_globals(code, RawDoc::EMPTY)
+    }
+
+    /// The same with global variables.
+    ///
+    /// Errors: those of [`Script::new`] and [`Sandbox::set_global`].
+    pub fn with_globals(code: &str, globals: RawDoc<'_>) -> Result<Script> {
+        let sandbox = Sandbox::new()?;
+        globals.iter().try_for_each(|variable| sandbox.set_global(variable.key(), variable.value()))?;
+        Ok(Script { code: code.into(), function: sandbox.add(code)? })
     }
 }
 

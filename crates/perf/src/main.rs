@@ -6,14 +6,17 @@
 //!
 //! This crate is a client: it knows the server as a process and a socket, and uses nothing of it but BSON building.
 
+mod analysis;
 mod bulk;
 mod client;
 mod footprint;
 mod journal;
 mod latency;
+mod measured;
 mod pipelines;
 mod process;
 mod scaling;
+mod sensors;
 mod settings;
 
 use std::io;
@@ -22,12 +25,14 @@ pub(crate) use settings::{Settings, table};
 
 type Section = (&'static str, fn(&Settings) -> io::Result<()>);
 
-const SECTIONS: [Section; 6] = [
+const SECTIONS: [Section; 8] = [
     ("latency", latency::run),
     ("bulk", bulk::run),
     ("journal", journal::run),
     ("scaling", scaling::run),
     ("pipelines", pipelines::run),
+    ("analysis", analysis::run),
+    ("sensors", sensors::run),
     ("footprint", footprint::run),
 ];
 

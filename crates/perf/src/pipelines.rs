@@ -1,38 +1,18 @@
 //! What queries and stages cost beside a plain scan of the same documents, and joins by index.
 
 use std::io;
-use std::time::{Duration, Instant};
 
 use sheaf_bson::{ArrayBuf, DocBuf, Value, array, doc};
 
+use crate::Settings;
 use crate::client::Client;
+use crate::measured::{Measured, alternate, show};
 use crate::process::Server;
-use crate::{Settings, table};
 
 /// Documents for each insert, and of each batch of a read.
 const BATCH: usize = 5000;
 /// Runs of each row; they alternate.
 const ROUNDS: usize = 7;
-
-/// A row of the table: what runs, and its aim in plain scans.
-struct Measured {
-    what: &'static str,
-    command: DocBuf,
-    aim: &'static str,
-    times: Vec<Duration>,
-}
-
-impl Measured {
-    fn new(what: &'static str, command: DocBuf, aim: &'static str) -> Self {
-        Measured { what, command, aim, times: Vec::new() }
-    }
-
-    fn median(&self) -> f64 {
-        let mut times = self.times.clone();
-        times.sort();
-        times[times.len() / 2].as_secs_f64()
-    }
-}
 
 fn aggregate(pipeline: &ArrayBuf) -> DocBuf {
     doc! { "aggregate": "here", "pipeline": pipeline, "cursor": { "batchSize": BATCH as i32 }, "$db": "perf" }
@@ -50,39 +30,20 @@ pub(crate) fn run(settings: &Settings) -> io::Result<()> {
     let mut rows = [
         Measured::new(
             "plain scan (find)",
+            "here",
             doc! { "find": "here", "batchSize": BATCH as i32, "$db": "perf" },
             "",
         ),
-        Measured::new("plain scan (aggregate)", aggregate(&ArrayBuf::new()), ""),
-        Measured::new("filter that nothing passes", aggregate(&none), "2"),
-        Measured::new("$group by a field, 1000 groups", aggregate(&group), "2"),
-        Measured::new("$sort and $limit 10", aggregate(&top), ""),
-        Measured::new("$lookup by an index", aggregate(&lookup("x")), ""),
-        Measured::new("$lookup by _id", aggregate(&lookup("_id")), ""),
+        Measured::new("plain scan (aggregate)", "here", aggregate(&ArrayBuf::new()), ""),
+        Measured::new("filter that nothing passes", "here", aggregate(&none), "2"),
+        Measured::new("$group by a field, 1000 groups", "here", aggregate(&group), "2"),
+        Measured::new("$sort and $limit 10", "here", aggregate(&top), ""),
+        Measured::new("$lookup by an index", "here", aggregate(&lookup("x")), ""),
+        Measured::new("$lookup by _id", "here", aggregate(&lookup("_id")), ""),
     ];
-    for _ in 0..ROUNDS {
-        for row in &mut rows {
-            let began = Instant::now();
-            client.drain(&row.command, "here", BATCH as i32)?;
-            row.times.push(began.elapsed());
-        }
-    }
-    let plain = rows[0].median();
     println!("{count} documents of 180 bytes, joined with as many; medians of {ROUNDS} runs.\n");
-    let shown: Vec<Vec<String>> = rows
-        .iter()
-        .map(|row| {
-            let median = row.median();
-            vec![
-                row.what.to_owned(),
-                format!("{:.1}", median * 1e3),
-                format!("{:.0}", median / count as f64 * 1e9),
-                format!("{:.2}", median / plain),
-                row.aim.to_owned(),
-            ]
-        })
-        .collect();
-    table(&["what", "ms", "ns a document", "plain scans", "aim"], &shown);
+    alternate(&mut client, &mut rows, ROUNDS, BATCH)?;
+    show(&rows, count);
     Ok(())
 }
 

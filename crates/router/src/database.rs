@@ -48,6 +48,15 @@ impl ClusterDatabase {
         }
     }
 
+    /// The same with a collation that the command has from its collection.
+    #[must_use]
+    pub fn collated(mut self, collator: Option<&SharedCollator>) -> Self {
+        if let Some(collator) = collator {
+            self.collation = Some(collator.to_doc());
+        }
+        self
+    }
+
     /// The same database, as the operators of pipelines share it.
     pub fn shared(&self) -> SharedDatabase {
         Arc::new(self.clone())
@@ -176,7 +185,7 @@ impl Database for ClusterDatabase {
             Err(error) => match view::resolved(&error) {
                 Some(view) if view.namespace == namespace.to_string() => {
                     let on = Namespace::new(&*namespace.database, view.collection);
-                    let mut parse = sheaf_expr::ParseCx::new();
+                    let mut parse = sheaf_expr::ParseCx::new().with_collator(pipeline.collator().cloned());
                     let below = Pipeline::parse_view(view.stages.as_raw(), &on, &mut parse)?;
                     parse.finish()?;
                     self.run(&on, &Arc::new(below.followed_by(pipeline)?), cx)
@@ -217,7 +226,7 @@ impl Database for ClusterDatabase {
         cx: &Cx<'_>,
     ) -> Result<Box<dyn OutWriter>> {
         self.refuse_in_transaction("$out")?;
-        out::begin(&self.link, target, timeseries.is_some(), self.bypass_validation, cx)
+        out::begin(&self.link, target, timeseries, self.bypass_validation, cx)
     }
 
     fn merge_index(

@@ -6,6 +6,7 @@
 mod accounts;
 mod addressed;
 mod catalog;
+mod collation;
 mod commands;
 mod commit;
 mod config_servers;

@@ -9,6 +9,7 @@ use sheaf_bson::{ArrayBuf, DocBuf, RawDoc, Value, doc};
 use sheaf_cluster::{GoOn, first_batch};
 use sheaf_errors::{Code, Error, Result, bail};
 use sheaf_rows::Cx;
+use sheaf_timeseries::TimeseriesOptions;
 
 use crate::addressed::Addressed;
 use crate::gather::Link;
@@ -32,6 +33,9 @@ pub struct Out {
     /// What the target was when this began.
     options: DocBuf,
     indexes: Vec<DocBuf>,
+    /// The target is a time-series collection, or to be one: with these options, if some were given. The temporary collection is a plain one then,
+    /// from which the shard makes buckets in the end.
+    timeseries: Option<Option<DocBuf>>,
     bypass_validation: bool,
     pending: Vec<DocBuf>,
     pending_bytes: usize,
@@ -44,16 +48,10 @@ pub struct Out {
 pub fn begin(
     link: &Arc<Link>,
     target: &Namespace,
-    timeseries: bool,
+    timeseries: Option<&TimeseriesOptions>,
     bypass_validation: bool,
     cx: &Cx<'_>,
 ) -> Result<Box<dyn OutWriter>> {
-    if timeseries {
-        bail!(
-            Code::NOT_IMPLEMENTED,
-            "$out to a time-series collection is not supported by routers of this server"
-        );
-    }
     let interrupt = cx.interrupt();
     let go_on: GoOn<'_> = &|| interrupt();
     if link.is_sharded(target, go_on)? {
@@ -70,6 +68,7 @@ pub fn begin(
         temporary: format!("tmp.agg_out.{hex}"),
         options: DocBuf::new(),
         indexes: Vec::new(),
+        timeseries: timeseries.map(|options| Some(options.to_doc())),
         bypass_validation,
         pending: Vec::new(),
         pending_bytes: 0,
@@ -93,14 +92,12 @@ impl Out {
         let found = first_batch(self.run(db, &list, false, go_on)?.as_raw());
         let Some(found) = found.first().map(DocBuf::as_raw) else { return Ok(()) };
         let target = &self.target;
+        let is_timeseries = found.get("type").and_then(|kind| kind.as_str()) == Some("timeseries");
+        if is_timeseries || self.timeseries.is_some() {
+            return self.look_at_timeseries(found, is_timeseries);
+        }
         if found.get("type").and_then(|kind| kind.as_str()) == Some("view") {
             bail!(Code::COMMAND_NOT_SUPPORTED_ON_VIEW, "Namespace {target} is a view, not a collection");
-        }
-        if found.get("type").and_then(|kind| kind.as_str()) == Some("timeseries") {
-            bail!(
-                Code::NOT_IMPLEMENTED,
-                "$out to a time-series collection is not supported by routers of this server"
-            );
         }
         let options = found.get("options").and_then(|options| options.as_doc()).unwrap_or(RawDoc::EMPTY);
         if options.get("capped").is_some_and(|capped| capped.truthy()) {
@@ -110,6 +107,29 @@ impl Out {
         let indexes = first_batch(self.run(db, &list, false, go_on)?.as_raw());
         self.options = DocBuf::from(options);
         self.indexes = indexes;
+        Ok(())
+    }
+
+    /// The errors that a shard would give when everything has been written.
+    fn look_at_timeseries(&mut self, found: RawDoc<'_>, is_timeseries: bool) -> Result<()> {
+        let target = &self.target;
+        if !is_timeseries {
+            bail!(
+                7268700,
+                "Cannot create a time-series collection from a non time-series collection: {target}"
+            );
+        }
+        let known = found.get("options").and_then(|options| options.as_doc());
+        let known = known.and_then(TimeseriesOptions::of_catalog).map(|known| known.to_doc());
+        if let Some(Some(wanted)) = &self.timeseries
+            && known.as_ref() != Some(wanted)
+        {
+            bail!(
+                7406103,
+                "Time field or other time-series options given to $out do not match those of the existing collection {target}"
+            );
+        }
+        self.timeseries.get_or_insert(None);
         Ok(())
     }
 
@@ -151,6 +171,9 @@ impl Out {
     }
 
     fn replace(&self, go_on: GoOn<'_>) -> Result<()> {
+        if let Some(options) = &self.timeseries {
+            return self.measure(options.as_ref(), go_on);
+        }
         let indexes = ArrayBuf::of(&self.indexes);
         let from = format!("{}.{}", self.target.database, self.temporary);
         let rename = doc! {
@@ -158,6 +181,23 @@ impl Out {
             "collectionOptions": self.options.as_raw(), "indexes": Value::Array(indexes.as_raw())
         };
         self.run("admin", &rename, true, go_on).map(|_| ())
+    }
+}
+
+impl Out {
+    /// Has the shard make a time-series collection of the temporary one, which goes.
+    fn measure(&self, options: Option<&DocBuf>, go_on: GoOn<'_>) -> Result<()> {
+        let db = &*self.target.database;
+        let out = DocBuf::build(|stage| {
+            let mut out = stage.document("$out");
+            out.append("db", db).append("coll", &*self.target.collection);
+            if let Some(options) = options {
+                out.append("timeseries", options);
+            }
+        });
+        let aggregate = doc! { "aggregate": &*self.temporary, "pipeline": [out.as_raw()], "cursor": {} };
+        self.run(db, &aggregate, true, go_on)?;
+        self.run(db, &doc! { "drop": &*self.temporary }, true, go_on).map(|_| ())
     }
 }
 

@@ -6,15 +6,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sheaf_auth::{Account, UserName};
-use sheaf_bson::{DocBuf, Timestamp, Value};
+use sheaf_bson::{DocBuf, RawDoc, Timestamp, Value};
 use sheaf_errors::{Code, Error, Result};
+use sheaf_exec::plan::shape::QueryShape;
 use sheaf_front::access::Accounts;
 use sheaf_front::args::Fields;
 use sheaf_front::cursors::OpenCursors;
 use sheaf_front::dispatch::is_state_change;
 use sheaf_front::front::{Front, Guest};
 use sheaf_front::options::FrontOptions;
-use sheaf_front::outcome::Ran;
+use sheaf_front::outcome::{Ran, RequestOutcome};
 use sheaf_front::request::Request;
 use sheaf_front::role::{Coming, Found, Role};
 use sheaf_front::session::SessionRegistry;
@@ -65,6 +66,14 @@ impl Role for Mongod {
         place::check(&self.0, request)
     }
 
+    fn shape_hash(&self, db: &str, command: RawDoc<'_>) -> Option<String> {
+        QueryShape::of(db, command).map(|shape| shape.hash())
+    }
+
+    fn measure(&self, request: &Request<'_>, outcome: &RequestOutcome, took: Duration) {
+        self.0.query_stats.note(request, outcome, took);
+    }
+
     fn run<'a>(&'a self, request: &'a Request<'a>, fields: Fields<'a>) -> Ran {
         let session = match request.lsid().map(|id| self.0.session(id)).transpose() {
             Ok(session) => session,
@@ -89,6 +98,7 @@ impl Role for Mongod {
             later: RefCell::new(None),
             committed: Cell::new(None),
             shard_versions: RefCell::default(),
+            settings: RefCell::default(),
             has_failed: Cell::default(),
             writing: Cell::default(),
         };

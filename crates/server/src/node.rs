@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use sheaf_bson::DocBuf;
 use sheaf_client::pool::Pool;
 use sheaf_errors::Result;
-use sheaf_exec::write::timeseries::OpenBuckets;
+use sheaf_exec::write::open_buckets::OpenBuckets;
 pub use sheaf_front::front::{Clock, Front, Guest, hostname, new_object_id, shutting_down_error};
 use sheaf_storage::{Catalog, Engine, OpTime};
 
@@ -19,6 +19,8 @@ use crate::cursors::Cursors;
 use crate::default_concerns::{Current, Defaults};
 use crate::feature_version;
 use crate::options::{ClusterRole, MongodOptions};
+use crate::query_settings::KnownSettings;
+use crate::query_stats::{self, QueryStats};
 use crate::quiesce::Quiesce;
 use crate::replication::Replica;
 use crate::session::{LogicalSessionId, Session, Sessions};
@@ -48,10 +50,14 @@ pub struct Node {
     defaults: Defaults,
     /// Counts how often this node began or ceased to be primary: what sessions know from before is asked for again.
     pub role_changes: AtomicU64,
+    /// Figures of queries by their shapes.
+    pub query_stats: Arc<QueryStats>,
+    /// Settings for queries, as they were read last.
+    pub query_settings: KnownSettings,
     /// Whoever changes a view holds this until the document that describes it has followed.
     pub views_turn: Mutex<()>,
     /// Where the next measurements of time-series collections go.
-    pub open_buckets: OpenBuckets,
+    pub open_buckets: Arc<OpenBuckets>,
     /// What is compacted in the background.
     pub auto_compact: AutoCompact,
     /// Connections to other servers, as a client's.
@@ -95,8 +101,10 @@ impl Node {
             accounts: KnownAccounts::default(),
             defaults: Defaults::default(),
             role_changes: AtomicU64::new(0),
+            query_stats: Arc::default(),
+            query_settings: KnownSettings::default(),
             views_turn: Mutex::default(),
-            open_buckets: OpenBuckets::default(),
+            open_buckets: Arc::default(),
             auto_compact: AutoCompact::default(),
             peers: Pool::default(),
             quiesce: Quiesce::default(),
@@ -112,7 +120,11 @@ impl Node {
     /// Hands over the open storage engine; once, before the first connection is accepted.
     pub fn set_engine(&self, engine: Engine) {
         let told = engine.clone();
+        let stats = self.query_stats.clone();
+        let memory = sheaf_front::system::total_memory();
+        stats.configure(&self.parameters, memory);
         self.parameters.tell(move |parameters, name| match name {
+            query_stats::RATE_LIMIT | query_stats::CACHE_SIZE => stats.configure(parameters, memory),
             "journalCommitInterval" => {
                 let millis = parameters.int(name).max(1) as u64;
                 told.set_journal_commit_interval(Duration::from_millis(millis));

@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use sheaf_bson::{DocBuf, RawDoc, Timestamp};
 use sheaf_errors::{Code, Result, bail};
+use sheaf_exec::plan::settings::Settings;
 use sheaf_expr::{ClusterClock, SystemVariables};
 use sheaf_front::generic::ShardVersion;
 use sheaf_front::request::Request;
@@ -21,6 +22,7 @@ use crate::node::Node;
 use crate::parked::{Parked, Waits, parked};
 use crate::session::LogicalSessionId;
 use crate::sharding::Writing;
+use crate::stored_functions;
 
 /// One command being run: its environment, limits and results besides the reply.
 ///
@@ -48,6 +50,8 @@ pub struct Operation<'a> {
     pub(crate) committed: Cell<Option<OpTime>>,
     /// Versions of several namespaces, of a command that names them in a list.
     pub(crate) shard_versions: RefCell<Vec<(String, ShardVersion)>>,
+    /// What was set for queries of the command's shape.
+    pub(crate) settings: RefCell<Option<Arc<Settings>>>,
     /// Whether an error that the answer lists ends the transaction, as one of the command's own would.
     pub(crate) has_failed: Cell<bool>,
     /// What the statement under way does.
@@ -233,7 +237,11 @@ impl<'a> Operation<'a> {
     /// The server's own variables: `$$CLUSTER_TIME` in a replica set, `$$USER_ROLES`.
     pub fn system_variables(&self) -> SystemVariables {
         let cluster_clock = self.node.replica().map(|replica| replica.clone() as Arc<dyn ClusterClock>);
-        SystemVariables { cluster_clock, user_roles: self.rights.user_roles() }
+        SystemVariables {
+            cluster_clock,
+            user_roles: self.rights.user_roles(),
+            stored: Some(stored_functions::of(self)),
+        }
     }
 
     /// Has the reply wait for this, besides nothing else.

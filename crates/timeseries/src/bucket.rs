@@ -11,6 +11,8 @@ use crate::options::TimeseriesOptions;
 const MAX_MEASUREMENTS: u32 = 1000;
 /// Most bytes of a bucket's columns, unless one measurement alone has more.
 const MAX_BYTES: usize = 125 * 1024;
+/// So many measurements are in a bucket though they have more.
+const MIN_MEASUREMENTS: u32 = 10;
 /// Most bytes that measurements have which are one bucket, however small their columns become: they are all in memory at times.
 const MAX_PLAIN_BYTES: usize = 8 * 1024 * 1024;
 /// `control.version` of buckets with columns as documents, with those of subtype 7, and with those when times are not in order.
@@ -84,6 +86,19 @@ fn put_normalized<S: Sink>(key: &str, value: Value<'_>, out: &mut DocWriter<'_, 
 struct Column {
     name: String,
     values: ColumnWriter,
+}
+
+/// Why a measurement may not come into a bucket.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Refusal {
+    /// It has as many as it may.
+    Count,
+    /// It is large enough.
+    Size,
+    /// The measurement is later than what the bucket spans.
+    TimeForward,
+    /// It is earlier.
+    TimeBackward,
 }
 
 /// A bucket in parts.
@@ -226,11 +241,24 @@ impl Bucket {
 
     /// Whether another measurement may come in.
     pub fn has_room(&mut self, measurement: &Measurement<'_>, options: &TimeseriesOptions) -> bool {
-        self.count == 0
-            || (self.count < MAX_MEASUREMENTS
-                && measurement.time >= self.begin
-                && measurement.time - self.begin < options.span_millis()
-                && self.has_bytes_for(measurement.document.len()))
+        self.refusal(measurement, options).is_none()
+    }
+
+    /// Why another measurement may not come in, if so.
+    pub fn refusal(&mut self, measurement: &Measurement<'_>, options: &TimeseriesOptions) -> Option<Refusal> {
+        if self.count == 0 {
+            return None;
+        }
+        if self.count >= MAX_MEASUREMENTS {
+            return Some(Refusal::Count);
+        }
+        if measurement.time < self.begin {
+            return Some(Refusal::TimeBackward);
+        }
+        if measurement.time - self.begin >= options.span_millis() {
+            return Some(Refusal::TimeForward);
+        }
+        (!self.has_bytes_for(measurement.document.len())).then_some(Refusal::Size)
     }
 
     fn has_bytes_for(&mut self, bytes: usize) -> bool {
@@ -239,7 +267,8 @@ impl Bucket {
             self.packed_bytes = self.columns.iter().map(|column| column.values.finished().len()).sum();
             self.new_bytes = 0;
         }
-        self.packed_bytes + self.new_bytes + bytes <= MAX_BYTES && self.plain_bytes + bytes <= MAX_PLAIN_BYTES
+        let fits = self.count < MIN_MEASUREMENTS || self.packed_bytes + self.new_bytes + bytes <= MAX_BYTES;
+        fits && self.plain_bytes + bytes <= MAX_PLAIN_BYTES
     }
 
     /// Takes a measurement in.

@@ -17,7 +17,7 @@ mod fields;
 mod options;
 mod unpack;
 
-pub use bucket::{Bucket, Measurement, normalized_meta};
+pub use bucket::{Bucket, Measurement, Refusal, normalized_meta};
 pub use column::{ColumnReader, ColumnWriter};
 pub use definition::{bucket_id_index, bucket_options, default_index, listed_index, view_options};
 pub use fields::{
@@ -25,4 +25,4 @@ pub use fields::{
     unpack_stage,
 };
 pub use options::{Granularity, TimeseriesOptions, seconds};
-pub use unpack::Unpacker;
+pub use unpack::{Fields, Unpacker};

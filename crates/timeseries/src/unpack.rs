@@ -6,11 +6,37 @@ use sheaf_errors::Result;
 use crate::bucket::COLUMN;
 use crate::column::ColumnReader;
 
+/// Which fields of measurements are wanted.
+#[derive(Clone, Debug, Default)]
+pub enum Fields {
+    /// All.
+    #[default]
+    All,
+    /// These.
+    Only(Vec<String>),
+    /// All but these.
+    Without(Vec<String>),
+}
+
+impl Fields {
+    /// Whether a field is.
+    pub fn has(&self, name: &str) -> bool {
+        match self {
+            Fields::All => true,
+            Fields::Only(names) => names.iter().any(|one| one == name),
+            Fields::Without(names) => names.iter().all(|one| one != name),
+        }
+    }
+}
+
 /// Takes a bucket apart. It keeps the bucket's bytes, and where it stands in each column.
 #[derive(Debug)]
 pub struct Unpacker {
     time_field: String,
+    /// The field of the meta value, if that is wanted.
     meta_field: Option<String>,
+    fields: Fields,
+    has_time: bool,
     bucket: Vec<u8>,
     times: Column,
     /// The other columns.
@@ -70,11 +96,21 @@ impl Unpacker {
         Unpacker {
             time_field: time_field.to_owned(),
             meta_field: meta_field.map(str::to_owned),
+            fields: Fields::All,
+            has_time: true,
             bucket: Vec::new(),
             times: Column::Plain(0, 0),
             columns: Vec::new(),
             number: 0,
         }
+    }
+
+    /// The same, giving only some fields.
+    pub fn giving(mut self, fields: Fields) -> Self {
+        self.has_time = fields.has(&self.time_field);
+        self.meta_field = self.meta_field.filter(|meta| fields.has(meta));
+        self.fields = fields;
+        self
     }
 
     /// The bucket that is being taken apart.
@@ -92,8 +128,12 @@ impl Unpacker {
         let data = self.bucket().get("data").and_then(|data| data.as_doc()).unwrap_or(RawDoc::EMPTY);
         let base = self.bucket.as_ptr() as usize;
         for field in data.iter() {
+            let is_time = field.key() == self.time_field;
+            if !is_time && !self.fields.has(field.key()) {
+                continue;
+            }
             let Some(column) = Column::of(field.value(), base) else { continue };
-            if field.key() == self.time_field {
+            if is_time {
                 times = column;
             } else {
                 columns.push((field.key().to_owned(), column));
@@ -113,7 +153,9 @@ impl Unpacker {
         self.number += 1;
         out.clear();
         let mut row = DocWriter::new(out);
-        row.append_raw(&self.time_field, kind, time);
+        if self.has_time {
+            row.append_raw(&self.time_field, kind, time);
+        }
         if let Some(meta) = &self.meta_field
             && let Some(value) = RawDoc::new(bytes).element("meta")
         {
@@ -161,6 +203,31 @@ mod tests {
             found.push(DocBuf::from_bytes(out.clone()));
         }
         assert_eq!(found, rows);
+    }
+
+    #[test]
+    fn some_fields() {
+        let options =
+            TimeseriesOptions::parse(doc! { "timeField": "t", "metaField": "m" }.as_raw(), "x").unwrap();
+        let options = options.resolve().unwrap();
+        let meta = normalized_meta(Value::Int32(7));
+        let mut bucket = Bucket::new(ObjectId([7; 12]), 0, &meta, &options);
+        bucket.add(doc! { "t": Value::DateTime(5), "v": 1, "w": 2 }.as_raw(), &options);
+        let stored = bucket.to_doc();
+        let names = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
+        for (fields, expected) in [
+            (Fields::Only(names(&["w"])), doc! { "w": 2 }),
+            (Fields::Only(names(&["m", "t"])), doc! { "t": Value::DateTime(5), "m": 7 }),
+            (Fields::Only(Vec::new()), doc! {}),
+            (Fields::Without(names(&["m", "v"])), doc! { "t": Value::DateTime(5), "w": 2 }),
+        ] {
+            let mut unpacker = Unpacker::new("t", Some("m")).giving(fields);
+            let mut out = Vec::new();
+            unpacker.begin(stored.as_raw());
+            assert!(unpacker.next_into(&mut out).unwrap());
+            assert_eq!(DocBuf::from_bytes(out.clone()), expected);
+            assert!(!unpacker.next_into(&mut out).unwrap());
+        }
     }
 
     #[test]

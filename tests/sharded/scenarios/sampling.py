@@ -286,6 +286,7 @@ def queries_go_on_while_samples_cannot_be_written(cluster):
 @check
 def queries_are_sampled_by_the_primary_of_a_set(_):
     with ReplicaSet([{}], name="sampled") as members, members.direct(0) as client:
+        eventually(lambda: client.admin.command("hello")["isWritablePrimary"], "it leads")
         client.alone.create_collection("plants")
         check_configuration(client, "alone.plants", False)
         plants = client.beds.plants

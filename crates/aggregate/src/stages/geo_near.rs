@@ -144,6 +144,16 @@ fn bound(name: &str, limit: Option<&Expr>, cx: &Cx<'_>) -> Result<Option<f64>> {
     }
 }
 
+/// Refuses an argument that reads documents: there are none yet.
+fn check_constant(argument: &Expr, code: i32, name: &str) -> Result<()> {
+    let mut deps = Deps::new();
+    argument.dependencies(&mut deps);
+    if deps.whole_document || !deps.paths.is_empty() {
+        bail!(Code(code), "$geoNear requires a constant {name} argument");
+    }
+    Ok(())
+}
+
 impl GeoNear {
     /// The path that is asked for; `None`: that of the collection's only geometric index.
     pub fn key(&self) -> Option<&str> {
@@ -157,9 +167,16 @@ impl GeoNear {
     pub fn filter(&self, key: &str, cx: &Cx<'_>) -> Result<Matcher> {
         let arena = Bump::new();
         let env = cx.env(&arena);
+        check_constant(&self.near, 5860402, "near")?;
         let near = self.near.eval(RawDoc::EMPTY, &env)?;
         if !matches!(near, Value::Document(_) | Value::Array(_)) {
             bail!(5860401, "$geoNear requires near argument to be of type object or array");
+        }
+        if let Some(min) = &self.min {
+            check_constant(min, 7555701, "minDistance")?;
+        }
+        if let Some(max) = &self.max {
+            check_constant(max, 7555702, "maxDistance")?;
         }
         let min = bound("minDistance", self.min.as_ref(), cx)?;
         let max = bound("maxDistance", self.max.as_ref(), cx)?;

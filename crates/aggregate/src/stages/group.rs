@@ -7,7 +7,7 @@ use std::sync::Arc;
 use sheaf_bson::{Bump, DocBuf, OwnedValue, RawDoc, Value, array_in, doc, document_in};
 use sheaf_collation::{SharedCollator, compare_by, hash_by};
 use sheaf_errors::{Code, Error, Result, bail};
-use sheaf_expr::{Deps, Env, Expr, ParseCx};
+use sheaf_expr::{Deps, Env, Expr, FieldPath, ParseCx};
 use sheaf_meter::Held;
 use sheaf_rows::{BoxOperator, Cx, Figures, Operator, Row, Step};
 use smallvec::SmallVec;
@@ -159,6 +159,17 @@ impl Stage for Group {
     fn shape(&self) -> Shape<'_> {
         let distinct = self.id.as_path().filter(|_| self.accumulations.is_empty());
         Shape::Group { distinct }
+    }
+
+    fn one_of_each(&self) -> Option<(&FieldPath, bool)> {
+        let operator = self.accumulations.first()?.operator();
+        let first = match operator {
+            "$first" => true,
+            "$last" => false,
+            _ => return None,
+        };
+        let alike = self.accumulations.iter().all(|accumulation| accumulation.operator() == operator);
+        Some((self.id.as_path().filter(|_| alike)?, first))
     }
 
     fn spec(&self) -> Option<DocBuf> {

@@ -134,7 +134,7 @@ fn check_admin(name: &str, cx: &StageCx<'_>) -> Result<()> {
 fn parse_query_settings(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<SharedStage>> {
     let Value::Document(spec) = argument else {
         bail!(
-            Code::FAILED_TO_PARSE,
+            7746800,
             "$querySettings stage expects a document as argument, but found: {}",
             argument.type_name()
         );

@@ -32,7 +32,7 @@ pub(crate) fn query(pipeline: &Pipeline, collection: &Collection, cx: &Cx<'_>) -
         Some(key) => stage.filter(key, cx)?,
         None => stage.filter(key(collection)?, cx)?,
     };
-    Ok(Some(Query::filtered(matcher)))
+    Ok(Some(Query { collator: pipeline.collator().cloned(), ..Query::filtered(matcher) }))
 }
 
 /// The path of the only geometric index.

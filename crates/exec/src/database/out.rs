@@ -14,7 +14,8 @@ use sheaf_timeseries::{
 
 use super::Db;
 use crate::write::Validator;
-use crate::write::timeseries::{Filling, OpenBuckets};
+use crate::write::open_buckets::OpenBuckets;
+use crate::write::timeseries::Filling;
 
 /// Bytes of documents that are written as one commit.
 const COMMIT_BYTES: usize = 4 << 20;

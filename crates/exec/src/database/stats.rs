@@ -59,7 +59,7 @@ pub fn coll_stats(db: &Db, namespace: &Namespace, spec: RawDoc<'_>, cx: &mut Cx<
             let collection = collection.map(|collection| &**collection);
             let mut stats = out.document("storageStats");
             if let Some(buckets) = collection.filter(|_| timeseries) {
-                write_bucket_stats(&mut stats, buckets);
+                write_bucket_stats(&mut stats, buckets, &db.hooks.open_buckets);
             }
             write_storage_stats(&mut stats, &db.engine, collection, orphans, scale);
         }

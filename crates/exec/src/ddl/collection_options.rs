@@ -106,14 +106,15 @@ impl CollectionOptions<'_> {
         if self.view_on.is_some() {
             return Ok(None);
         }
+        let collation = self.collation.map(Collation::parse).transpose()?.filter(|c| !c.is_simple());
         if let Some(clustered) = self.clustered_index()? {
             let spec = clustered.with("clustered", true);
-            return Ok(Some(spec));
+            return Ok(Some(match collation {
+                Some(collation) => spec.with("collation", &collation.to_doc()),
+                None => spec,
+            }));
         }
-        let Some(collation) = self.collation.map(Collation::parse).transpose()?.filter(|c| !c.is_simple())
-        else {
-            return Ok(None);
-        };
+        let Some(collation) = collation else { return Ok(None) };
         Ok(Some(DocBuf::build(|doc| {
             doc.append("v", 2).document("key").append("_id", 1);
             doc.append("name", "_id_").append("collation", &collation.to_doc());

@@ -4,6 +4,8 @@ use sheaf_bson::DocWriter;
 use sheaf_errors::Result;
 use sheaf_storage::{Collection, Direction, Engine, Index, IndexKind};
 
+use crate::write::open_buckets::OpenBuckets;
+
 type Doc<'w> = DocWriter<'w, Vec<u8>>;
 
 /// Appends a number as MongoDB does where it picks the smallest type: int32 while it is below 2^30.
@@ -56,13 +58,14 @@ fn sampled_bytes(engine: &Engine, collection: &Collection, index: &Index) -> Res
 }
 
 /// The section `timeseries` of the figures of a collection of buckets.
-pub fn write_bucket_stats(doc: &mut Doc<'_>, buckets: &Collection) {
+pub fn write_bucket_stats(doc: &mut Doc<'_>, buckets: &Collection, open: &OpenBuckets) {
     let mut section = doc.document("timeseries");
     section.append("bucketsNs", buckets.namespace.as_str());
     append_number(&mut section, "bucketCount", buckets.count());
     if buckets.count() > 0 {
         append_number(&mut section, "avgBucketSize", buckets.data_bytes() / buckets.count());
     }
+    open.write_counters(buckets, &mut section);
 }
 
 /// The figures of a collection, sizes divided by `scale`; `None` for one that does not exist. `orphans`: how many of its documents
@@ -87,9 +90,12 @@ pub fn write_storage_stats(
         collection.indexes.iter().map(|index| one_index_bytes(engine, collection, index)).collect();
     let indexes: u64 = sizes.iter().sum();
     append_number(doc, "size", bytes / scale);
-    append_number(doc, "count", count);
-    if let Some(average) = bytes.checked_div(count) {
-        append_number(doc, "avgObjSize", average);
+    // Buckets are no documents that anybody counts.
+    if collection.options.as_raw().element("timeseries").is_none() {
+        append_number(doc, "count", count);
+        if let Some(average) = bytes.checked_div(count) {
+            append_number(doc, "avgObjSize", average);
+        }
     }
     append_number(doc, "numOrphanDocs", orphans);
     append_number(doc, "storageSize", storage / scale);

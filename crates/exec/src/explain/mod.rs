@@ -14,6 +14,7 @@ use sheaf_storage::{Collection, View};
 
 use crate::find::{self, Trial};
 use crate::plan::query::Hint;
+use crate::plan::settings::Settings;
 use crate::plan::{PlanNode, Query};
 use crate::plan::{cache, filters};
 use crate::run::{Executor, Reads};
@@ -144,6 +145,8 @@ pub(crate) struct Explaining {
     cached: bool,
     /// Whether an index filter holds for the query.
     filtered: bool,
+    /// What was set for queries of its shape.
+    settings: Option<Arc<Settings>>,
     started: Instant,
     optimization: Duration,
 }
@@ -177,6 +180,7 @@ impl Explaining {
             score: trial.score,
             cached,
             filtered: filters::of(query, collection, &reads.view()).is_some(),
+            settings: reads.settings().cloned(),
             started,
             optimization: started.elapsed(),
         };
@@ -190,6 +194,9 @@ impl Explaining {
             let salt = index_salt(&self.collection);
             let millis = self.optimization.as_millis() as i32;
             planner_head(out, query, namespace, (salt, self.filtered), millis);
+            if let Some(settings) = &self.settings {
+                out.append("querySettings", settings.shown());
+            }
             {
                 let mut plan = out.document("winningPlan");
                 plan.append("isCached", self.cached);

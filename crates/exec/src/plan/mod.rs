@@ -11,6 +11,7 @@ pub mod filters;
 pub mod hint;
 pub mod near;
 pub mod query;
+pub mod settings;
 pub mod shape;
 pub mod text;
 pub mod wildcard;

@@ -7,6 +7,7 @@ use sheaf_errors::Result;
 use sheaf_storage::{Collection, View};
 
 use super::{Ownership, Part};
+use crate::plan::settings::Settings;
 
 /// The state that a run's operators read: a command's, for as long as the command pulls. A cursor keeps it empty between
 /// two commands. Shared by the operators of all plans of one cursor.
@@ -18,6 +19,8 @@ struct State {
     view: Mutex<Option<View>>,
     /// Which documents may be seen; `None`: all.
     ownership: Option<Arc<dyn Ownership>>,
+    /// What was set for queries of the command's shape.
+    settings: Option<Arc<Settings>>,
 }
 
 impl Reads {
@@ -28,7 +31,17 @@ impl Reads {
 
     /// Reads at a view what a shard owns.
     pub fn of(view: View, ownership: Option<Arc<dyn Ownership>>) -> Self {
-        Reads(Arc::new(State { view: Mutex::new(Some(view)), ownership }))
+        Reads::under(view, ownership, None)
+    }
+
+    /// The same under the settings of the query's shape.
+    pub fn under(view: View, ownership: Option<Arc<dyn Ownership>>, settings: Option<Arc<Settings>>) -> Self {
+        Reads(Arc::new(State { view: Mutex::new(Some(view)), ownership, settings }))
+    }
+
+    /// What was set for queries of the command's shape.
+    pub fn settings(&self) -> Option<&Arc<Settings>> {
+        self.0.settings.as_ref()
     }
 
     /// What of a collection is the shard's; `None`: it is not sharded, and all that is there may be seen.

@@ -3,6 +3,7 @@
 mod check;
 mod delete;
 mod find_and_modify;
+pub mod open_buckets;
 mod point;
 pub mod timeseries;
 mod update;

@@ -1,84 +1,20 @@
 //! Measurements on their way into buckets, and out of them.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
 use sheaf_bson::{Bump, DocBuf, ObjectId, RawDoc, Value};
 use sheaf_errors::Result;
 use sheaf_expr::Env;
 use sheaf_query::matcher::Matcher;
 use sheaf_rows::{Cx, Interrupt, Limits};
-use sheaf_storage::{Collection, Statement, Uuid, Write};
+use sheaf_storage::{Collection, Statement, Write};
 use sheaf_timeseries::{Bucket, Measurement, TimeseriesOptions, Unpacker, normalized_meta};
 
+use super::open_buckets::{OpenBuckets, Parts, Tally};
 use super::update::{again, next_record};
 use super::{Change, WriteCx};
 use crate::find;
 use crate::plan::Query;
-
-/// More open buckets than these are not remembered.
-const MAX_OPEN: usize = 20_000;
-/// Nor are more bytes of their measurements.
-const MAX_OPEN_BYTES: usize = 64 * 1024 * 1024;
-
-/// The buckets to which measurements are added, by collection and meta value. What it says is a hint: the bucket itself is
-/// read, and locked, before anything is added.
-#[derive(Default)]
-pub struct OpenBuckets(Mutex<Open>);
-
-#[derive(Default)]
-struct Open {
-    buckets: HashMap<(Uuid, Vec<u8>), OpenBucket>,
-    bytes: usize,
-}
-
-/// An open bucket.
-struct OpenBucket {
-    id: ObjectId,
-    parts: Option<Box<Parts>>,
-}
-
-/// A bucket in parts, and what was stored of it: while that is so, nothing needs to be taken apart.
-struct Parts {
-    stored: DocBuf,
-    bucket: Bucket,
-}
-
-impl Parts {
-    fn bytes(&self) -> usize {
-        // The columns are there twice, as they are stored and as they go on.
-        self.stored.as_bytes().len() * 3
-    }
-}
-
-impl OpenBuckets {
-    /// The bucket of a meta value. Its parts are for the caller alone, who gives them back by `note`.
-    fn of(&self, collection: &Collection, meta: &DocBuf) -> Option<(ObjectId, Option<Box<Parts>>)> {
-        let mut open = self.0.lock();
-        let found = open.buckets.get_mut(&(collection.uuid, meta.as_bytes().to_vec()))?;
-        let (id, parts) = (found.id, found.parts.take());
-        open.bytes -= parts.as_ref().map_or(0, |parts| parts.bytes());
-        Some((id, parts))
-    }
-
-    fn note(&self, collection: &Collection, meta: &DocBuf, parts: Parts) {
-        let mut open = self.0.lock();
-        if open.buckets.len() >= MAX_OPEN {
-            open.buckets.clear();
-            open.bytes = 0;
-        }
-        if open.bytes + parts.bytes() > MAX_OPEN_BYTES {
-            open.buckets.values_mut().for_each(|open| open.parts = None);
-            open.bytes = 0;
-        }
-        open.bytes += parts.bytes();
-        let bucket = OpenBucket { id: parts.bucket.id(), parts: Some(Box::new(parts)) };
-        let before = open.buckets.insert((collection.uuid, meta.as_bytes().to_vec()), bucket);
-        let before = before.and_then(|before| before.parts).map_or(0, |parts| parts.bytes());
-        open.bytes -= before;
-    }
-}
 
 /// A measurement, and its place among those of a command.
 type Placed<'d> = (usize, Measurement<'d>);
@@ -141,7 +77,7 @@ impl Filling<'_> {
         statement: &dyn Fn(usize) -> Option<Statement>,
     ) -> Result<usize> {
         let (_, first) = &rows[0];
-        let mut old = None;
+        let (mut old, mut tally) = (None, Tally::default());
         if let Some((id, parts)) = self.open.of(self.buckets, meta) {
             let key = self.buckets.record_key(Value::ObjectId(id))?;
             if let Some(stored) = w.read_for_update(self.buckets, &key)? {
@@ -149,12 +85,15 @@ impl Filling<'_> {
                 let stored = DocBuf::from_bytes(stored);
                 let bucket = match known {
                     Some(parts) => Some(parts.bucket),
-                    None => Bucket::open(stored.as_raw(), self.options),
+                    None => {
+                        tally.reopened = true;
+                        Bucket::open(stored.as_raw(), self.options)
+                    }
                 };
-                old = bucket
-                    .filter(|bucket| bucket.meta() == meta)
-                    .and_then(|mut bucket| bucket.has_room(first, self.options).then_some(bucket))
-                    .map(|bucket| (key, stored, bucket));
+                if let Some(mut bucket) = bucket.filter(|bucket| bucket.meta() == meta) {
+                    tally.refusal = bucket.refusal(first, self.options);
+                    old = tally.refusal.is_none().then_some((key, stored, bucket));
+                }
             }
         }
         let (before, mut bucket) = match old {
@@ -173,11 +112,13 @@ impl Filling<'_> {
         let mut statements = rows[..taken].iter().filter_map(|(at, _)| statement(*at));
         w.statement(statements.next());
         w.joint_statements(statements.collect())?;
+        tally.is_new = before.is_none();
+        tally.measurements = taken;
         match before {
             Some((key, stored)) => w.update(self.buckets, &key, stored.as_raw(), new.as_raw(), None)?,
             None => w.insert(self.buckets, new.as_raw())?,
         }
-        self.open.note(self.buckets, meta, Parts { stored: new, bucket });
+        self.open.note(self.buckets, meta, Parts { stored: new, bucket }, &tally);
         Ok(taken)
     }
 }

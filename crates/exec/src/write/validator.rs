@@ -53,7 +53,8 @@ impl Validator {
             Some("errorAndLog") => Action::ErrorAndLog,
             _ => Action::Error,
         };
-        let matcher = Matcher::parse(filter, &mut ParseCx::new())?;
+        let mut cx = ParseCx::new().with_collator(collection.collator.clone());
+        let matcher = Matcher::parse(filter, &mut cx)?;
         let namespace = collection.namespace.clone();
         Ok(Some(Validator { matcher, moderate: level == "moderate", action, namespace }))
     }

@@ -31,9 +31,10 @@ pub fn count(role: &dyn Role, op: &Request<'_>, outcome: &RequestOutcome) {
     front.metrics.docs_inserted.add(op.metrics.inserted.get().unwrap_or(0));
     front.metrics.docs_updated.add(op.metrics.modified.get().unwrap_or(0));
     front.metrics.docs_deleted.add(op.metrics.deleted.get().unwrap_or(0));
+    role.measure(op, outcome, took);
     let settings = front.profiling.active(op.db);
     let filter = settings.as_ref().and_then(|settings| settings.filter.as_ref());
-    let entry = || profile_entry(op, outcome, took);
+    let entry = || profile_entry(role, op, outcome, took);
     let slow = match filter {
         // A filter takes the place of `slowms` and `sampleRate`; what it can't judge does not pass.
         Some(filter) => filter.matches_doc(entry().as_raw()).unwrap_or(false),
@@ -41,7 +42,7 @@ pub fn count(role: &dyn Role, op: &Request<'_>, outcome: &RequestOutcome) {
     };
     if slow || crate::log::components::level("COMMAND") > 0 {
         front.metrics.slow_ops.add(u64::from(slow));
-        log_slow(op, outcome, took, slow);
+        log_slow(role, op, outcome, took, slow);
     }
     let level = settings.as_ref().map_or(0, |settings| settings.level);
     if level > 0 && (slow || (level == 2 && filter.is_none())) {
@@ -61,7 +62,7 @@ fn failure(outcome: &RequestOutcome, doc: &mut DocWriter<'_, Vec<u8>>, shown: &d
 /// Longest command that is logged whole.
 const LOGGED_COMMAND_BYTES: usize = 8 * 1024;
 
-fn log_slow(op: &Request<'_>, outcome: &RequestOutcome, took: Duration, slow: bool) {
+fn log_slow(role: &dyn Role, op: &Request<'_>, outcome: &RequestOutcome, took: Duration, slow: bool) {
     let namespace = op.metrics.namespace.borrow();
     let everything = format!("{}.$cmd", op.db);
     let attributes = DocBuf::build(|attr| {
@@ -76,6 +77,7 @@ fn log_slow(op: &Request<'_>, outcome: &RequestOutcome, took: Duration, slow: bo
         } else {
             attr.append("command", &doc! { (op.command.name): "too large to log" });
         }
+        shape(role, op, attr);
         figures(op, attr);
         failure(outcome, attr, &crate::log::shown_text);
         attr.append("reslen", outcome.reply.body_len() as i32);
@@ -107,6 +109,17 @@ fn append_command(op: &Request<'_>, doc: &mut DocWriter<'_, Vec<u8>>, shown: &Sh
             let command = crate::redact::shown(op.command.name, op.body);
             doc.append("command", RawDoc::new(&shown(RawDoc::new(&command))));
         }
+    }
+}
+
+/// The hash of the query's shape; of a `getMore`, of the query that opened its cursor.
+fn shape(role: &dyn Role, op: &Request<'_>, doc: &mut DocWriter<'_, Vec<u8>>) {
+    let hash = match &*op.metrics.cursor.borrow() {
+        Some(cursor) => role.shape_hash(op.db, cursor.command.as_raw()),
+        None => role.shape_hash(op.db, op.body),
+    };
+    if let Some(hash) = hash {
+        doc.append("queryShapeHash", hash.as_str());
     }
 }
 
@@ -148,7 +161,7 @@ fn figures(op: &Request<'_>, doc: &mut DocWriter<'_, Vec<u8>>) {
 }
 
 /// A finished operation as `system.profile` shows it.
-fn profile_entry(op: &Request<'_>, outcome: &RequestOutcome, took: Duration) -> DocBuf {
+fn profile_entry(role: &dyn Role, op: &Request<'_>, outcome: &RequestOutcome, took: Duration) -> DocBuf {
     let namespace = op.metrics().namespace.borrow();
     let kind = match op.command.spec.counter {
         Counter::Query => "query",
@@ -163,6 +176,7 @@ fn profile_entry(op: &Request<'_>, outcome: &RequestOutcome, took: Duration) -> 
         doc.append("op", kind);
         doc.append("ns", namespace.as_deref().unwrap_or(&everything));
         append_command(op, doc, &|command| Cow::Borrowed(command.as_bytes()));
+        shape(role, op, doc);
         figures(op, doc);
         doc.append("numYield", 0);
         let _ = doc.document("locks");

@@ -172,7 +172,7 @@ fn compare(path: &str, op: CompareOp, value: Value<'_>) -> Result<MatchExpr> {
 /// The code of a `$where`.
 ///
 /// Errors: `BadValue` for another type, and where there is no JavaScript; `JSInterpreterFailure`.
-fn script(value: Value<'_>) -> Result<sheaf_js::Script> {
+fn script(value: Value<'_>, cx: &ParseCx) -> Result<sheaf_js::Script> {
     let code = match value {
         Value::String(code) | Value::JavaScript(code) => code,
         Value::CodeWithScope(_) => {
@@ -183,7 +183,7 @@ fn script(value: Value<'_>) -> Result<sheaf_js::Script> {
     if !sheaf_js::is_enabled() {
         bail!(Code::BAD_VALUE, "no globalScriptEngine in $where parsing");
     }
-    sheaf_js::Script::new(code)
+    sheaf_js::Script::with_globals(code, cx.stored_functions()?.as_raw())
 }
 
 impl Parser<'_> {
@@ -269,7 +269,7 @@ impl Parser<'_> {
                 if self.features == Features::Pipeline {
                     bail!(Code::BAD_VALUE, "$where is not allowed in this context");
                 }
-                MatchExpr::Where(Box::new(script(value)?))
+                MatchExpr::Where(Box::new(script(value, self.cx)?))
             }
             "$not" => bail!(
                 Code::BAD_VALUE,

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use sheaf_aggregate::{Namespace, Pipeline};
 use sheaf_bson::{DocBuf, RawDoc, Timestamp, Value};
 use sheaf_cluster::{Clock, Sharded};
+use sheaf_collation::{Collator, SharedCollator};
 use sheaf_errors::{Code, Error, Result, bail};
 use sheaf_expr::{ClusterClock, ParseCx};
 use sheaf_front::args::{Args, NonNegative};
@@ -16,6 +17,7 @@ use sheaf_server::commands::crud::change_stream::labelled;
 
 use super::change_stream;
 use crate::addressed::{Addressed, Placed};
+use crate::collation::collator_of;
 use crate::cursor::Merged;
 use crate::database::ClusterDatabase;
 use crate::forward::{self, Body};
@@ -25,6 +27,7 @@ use crate::op::Operation;
 use crate::out::with_merge_fields;
 use crate::route::not_over_shards;
 use crate::route::{Route, until_fresh};
+use crate::sampling::Named;
 use crate::target::Target;
 use crate::targeting;
 use crate::view::{command, resolved, view_named};
@@ -55,7 +58,7 @@ pub fn run<'a>(_: &mut Args<'a>, op: &Operation<'a>) -> Result<Reply> {
 fn stream(op: &Operation<'_>, stages: RawDoc<'_>) -> Result<Reply> {
     let name = op.body().iter().next().and_then(|first| first.value().as_str()).unwrap_or_default();
     let namespace = Namespace::new(op.db(), name);
-    let pipeline = parse(op, op.body(), stages, &namespace)?;
+    let pipeline = parse(op, op.body(), stages, &namespace, collator_of(op.body(), None)?)?;
     if op.body().get("explain").is_some_and(|flag| flag.truthy()) {
         let any = forward::all_shards(op)?.into_iter().next();
         let any = any.ok_or_else(|| Error::new(Code::SHARD_NOT_FOUND, "No shards found"))?;
@@ -136,6 +139,8 @@ pub struct Plan<'b> {
     pub namespace: Namespace,
     /// All of it.
     pub pipeline: Pipeline,
+    /// How it compares strings; `None` while only the shard that has its collection can say it.
+    collator: Option<Option<SharedCollator>>,
     /// Who has the documents that it begins with.
     pub to: Vec<Addressed>,
     /// Whether the shard there, if it is one, has all other collections that are read and written, too.
@@ -170,7 +175,15 @@ impl<'b> Plan<'b> {
         };
         let merging = with_merge_fields(stages, op.db(), key_of)?;
         let stages = merging.as_ref().map_or(stages, |stages| stages.as_raw());
-        let pipeline = parse(op, body, stages, &namespace)?;
+        let sharded = match placed {
+            Placed::Whole(_) => None,
+            Placed::Spread(sharded) => Some(&**sharded),
+        };
+        let collator = collator_of(body, sharded)?;
+        let said = body.get("collation").and_then(|own| own.as_doc()).is_some_and(|own| !own.is_empty());
+        let known = said || sharded.is_some() || name.is_empty();
+        let pipeline = parse(op, body, stages, &namespace, collator.clone())?;
+        let collator = known.then_some(collator);
         let to = match placed {
             Placed::Whole(to) => vec![to.clone()],
             Placed::Spread(sharded) => targets(op, body, sharded, &pipeline)?,
@@ -189,7 +202,7 @@ impl<'b> Plan<'b> {
                 elsewhere.push(other);
             }
         }
-        Ok(Plan { body, namespace, pipeline, is_local: elsewhere.is_empty(), elsewhere, to })
+        Ok(Plan { body, namespace, pipeline, collator, is_local: elsewhere.is_empty(), elsewhere, to })
     }
 
     /// The same with all that reads or writes other collections here.
@@ -197,6 +210,19 @@ impl<'b> Plan<'b> {
         self.pipeline.foreign_namespaces(&mut self.elsewhere);
         self.is_local = false;
         self
+    }
+
+    /// How it compares strings.
+    fn collator(&self, op: &Operation<'_>) -> Result<Option<SharedCollator>> {
+        if let Some(known) = &self.collator {
+            return Ok(known.clone());
+        }
+        let Namespace { database, collection } = &self.namespace;
+        let found = op.blocking(|| op.router.named(database, collection, &|| op.check_interrupt()))?;
+        match found {
+            Named::Collection { collation: Some(collation), .. } => Collator::parse(collation.as_raw()),
+            _ => Ok(None),
+        }
     }
 
     /// The one shard that runs all of it.
@@ -228,6 +254,7 @@ impl<'b> Plan<'b> {
                 "The 'cursor' option is required, except for aggregate with the explain argument"
             );
         }
+        let collator = self.collator(op)?;
         let link = link(op);
         let rows = match &split.shards {
             Some(stages) => {
@@ -237,11 +264,15 @@ impl<'b> Plan<'b> {
             None => Vec::new(),
         };
         let order = match &split.order {
-            Some(order) => Order::By(Arc::new(SortPattern::parse(order.as_raw())?)),
+            Some(order) => {
+                let pattern = SortPattern::parse(order.as_raw())?.with_collator(collator.as_ref());
+                Order::By(Arc::new(pattern))
+            }
             None => Order::None,
         };
-        let merger = parse(op, body, split.merger.as_raw(), &self.namespace)?;
-        let database = ClusterDatabase::new(op.router, link.clone(), body, op.in_transaction()).shared();
+        let merger = parse(op, body, split.merger.as_raw(), &self.namespace, collator.clone())?;
+        let database = ClusterDatabase::new(op.router, link.clone(), body, op.in_transaction());
+        let database = database.collated(collator.as_ref()).shared();
         let gathered: BoxOperator = Box::new(Gather::new(link.clone(), rows, order));
         let run = match merger.has_own_source() {
             true => merger.open_own(&database),
@@ -280,10 +311,11 @@ fn parse(
     body: RawDoc<'_>,
     stages: RawDoc<'_>,
     namespace: &Namespace,
+    collator: Option<SharedCollator>,
 ) -> Result<Pipeline> {
     let clock: Arc<dyn ClusterClock> = Arc::new(Shown(op.router.clock.clone()));
     let cx = ParseCx::new().with_now(op.now_millis()).with_cluster_clock(Some(clock));
-    let mut cx = cx.with_api_strict(op.api().strict);
+    let mut cx = cx.with_api_strict(op.api().strict).with_collator(collator);
     if let Some(variables) = body.get("let").and_then(|variables| variables.as_doc()) {
         cx.declare_let(variables)?;
     }

@@ -16,6 +16,7 @@ use sheaf_rows::{BoxOperator, Limit, Limits, Skip};
 
 use super::views;
 use crate::addressed::{Addressed, Placed};
+use crate::collation::collator_of;
 use crate::cursor::Merged;
 use crate::forward::{self, Body};
 use crate::gather::{Gather, Order};
@@ -99,13 +100,16 @@ struct Find {
 }
 
 impl Find {
-    fn parse(op: &Operation<'_>) -> Result<Find> {
+    fn parse(op: &Operation<'_>, sharded: &Sharded) -> Result<Find> {
         let args = &mut Args::of_document("find", op.body())?;
         let skip = number(args, "skip")?;
         let limit = number(args, "limit")?;
         let batch_size = args.optional::<NonNegative>("batchSize")?.map(|size| size.0 as usize);
         let sort = match args.optional::<RawDoc<'_>>("sort")?.map(FindSort::parse).transpose()? {
-            Some(FindSort::Pattern(pattern)) => Some(Arc::new(pattern)),
+            Some(FindSort::Pattern(pattern)) => {
+                let collator = collator_of(op.body(), Some(sharded))?;
+                Some(Arc::new(pattern.with_collator(collator.as_ref())))
+            }
             Some(FindSort::None | FindSort::Natural(_)) | None => None,
         };
         let mut flag =
@@ -196,7 +200,7 @@ fn keeps(projection: RawDoc<'_>, sort: &SortPattern) -> bool {
 }
 
 fn over_shards(op: &Operation<'_>, sharded: &Sharded, to: &[Addressed]) -> Result<Reply> {
-    let find = Find::parse(op)?;
+    let find = Find::parse(op, sharded)?;
     if find.tailable {
         // No sharded collection is capped: that is what any of them says.
         return forward::to_one(op, &to[0]);

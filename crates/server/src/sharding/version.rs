@@ -47,7 +47,7 @@ impl<'a> Operation<'a> {
 
     /// Reads a state, and of it what this shard owns.
     pub(crate) fn reads(&self, view: View) -> Reads {
-        Reads::of(view, self.ownership())
+        Reads::under(view, self.ownership(), self.settings.borrow().clone())
     }
 
     /// The version that the request came with for this namespace; `None`: a client speaks to the shard directly.

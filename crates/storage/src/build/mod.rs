@@ -35,7 +35,7 @@ use crate::db::Cf;
 use crate::definitions::command::{build_command, create_indexes_command};
 use crate::definitions::ddl::NamedSpecs;
 use crate::index::side::{DUPLICATES, side_key, side_value};
-use crate::index::{Index, IndexKind, KeySet, ends_operation, entry_value};
+use crate::index::{Index, KeySet, ends_operation, entry_value};
 use crate::keys::{PREFIX, prefixed, put_length, take_length};
 use crate::locks::Closed;
 use crate::options::{Interrupt, OpTime};
@@ -163,7 +163,7 @@ impl Core {
             for (name, spec) in wanted(current)? {
                 match current.index(&name) {
                     None => bail!(Code::INDEX_NOT_FOUND, "index not found with name [{name}]"),
-                    Some(index) if index.kind == IndexKind::Id || index.name == "_id_" => continue,
+                    Some(index) if index.is_of_id() => continue,
                     Some(index) if !index.ready || current.replacements.iter().any(|r| r.name == name) => {
                         return Err(in_progress(&name));
                     }

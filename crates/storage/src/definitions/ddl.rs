@@ -14,7 +14,6 @@ use super::command::{Command, Told, create_command, drop_command, index_names_co
 use crate::catalog::{Catalog, Collection};
 use crate::commit::prepared::Prepared;
 use crate::core::Core;
-use crate::index::IndexKind;
 use crate::locks::{Closed, Pass};
 use crate::oplog;
 use crate::options::{Interrupt, OpTime};
@@ -324,7 +323,7 @@ impl Core {
         for name in &names {
             match collection.index(name) {
                 None => bail!(Code::INDEX_NOT_FOUND, "index not found with name [{name}]"),
-                Some(index) if index.kind == IndexKind::Id || index.name == "_id_" => {
+                Some(index) if index.is_of_id() => {
                     bail!(Code::INVALID_OPTIONS, "cannot drop _id index")
                 }
                 Some(_) => {}
@@ -379,7 +378,7 @@ fn check_index_change(collection: &Collection, name: &str, spec: RawDoc<'_>) -> 
         bail!(Code::INDEX_NOT_FOUND, "cannot find index {name} for ns {}", collection.namespace);
     };
     let unique = spec.get("unique").is_some_and(|v| v.truthy());
-    if index.kind != IndexKind::Id && unique != index.unique {
+    if !index.is_of_id() && unique != index.unique {
         bail!(
             Code::INVALID_OPTIONS,
             "the entries of a unique index are kept differently: index {name} must be built anew"

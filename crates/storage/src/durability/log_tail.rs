@@ -36,16 +36,13 @@ impl Core {
             return Ok(LogTail::default());
         };
         let first = log.stats().first_index.max(1);
-        let mut runs = self.durability.knowledge().runs(first, last.index);
+        let runs = self.durability.knowledge().runs(first, last.index);
         let mut tail = LogTail { last, committed: stable.index, ..LogTail::default() };
         if first > 1 {
             let term = runs.first().filter(|(start, _)| *start < first).map_or(flushed.term, |run| run.1);
             tail.start = (term, first - 1);
         }
-        if let Some(run) = runs.first_mut() {
-            run.0 = run.0.max(first);
-        }
-        tail.runs = runs.into_iter().filter(|(start, _)| *start <= last.index).collect();
+        tail.runs = beginning(first, runs).into_iter().filter(|(start, _)| *start <= last.index).collect();
         let mut known = vec![stable];
         if let Some((begin, _)) =
             tail.runs.last().filter(|(begin, _)| *begin > stable.index && *begin < flushed.index)
@@ -69,6 +66,17 @@ impl Core {
         }
         Ok(tail)
     }
+}
+
+/// Runs of terms, of which the first is told to begin with the log's first entry. One that had ended by then is left out: where a term begins
+/// with that entry, or where the one before the first election wrote nothing.
+fn beginning(first: u64, mut runs: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
+    let ended = runs.iter().skip(1).take_while(|(start, _)| *start <= first).count();
+    runs.drain(..ended);
+    if let Some(run) = runs.first_mut() {
+        run.0 = run.0.max(first);
+    }
+    runs
 }
 
 impl Durability {
@@ -98,5 +106,20 @@ impl Durability {
         }
         self.knowledge.rest(reader);
         Ok(entries)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::beginning;
+
+    #[test]
+    fn a_term_that_has_ended_before_the_log_begins_is_not_told() {
+        assert_eq!(beginning(1, vec![(1, 1), (7, 2)]), [(1, 1), (7, 2)]);
+        assert_eq!(beginning(3, vec![(1, 1), (7, 2)]), [(3, 1), (7, 2)]);
+        assert_eq!(beginning(7, vec![(1, 1), (7, 2)]), [(7, 2)]);
+        // Before it was initiated it wrote what stays with it, and the first election was won at the second try.
+        assert_eq!(beginning(1, vec![(0, 1), (1, 2), (4, 3)]), [(1, 2), (4, 3)]);
+        assert!(beginning(1, Vec::new()).is_empty());
     }
 }

@@ -245,11 +245,16 @@ impl Index {
         index.accesses = self.accesses.clone();
         index.side = self.side.clone();
         index.replaces = self.replaces && !ready;
-        if self.kind == IndexKind::Id {
-            index.kind = IndexKind::Id;
+        if self.is_of_id() {
+            index.kind = self.kind;
             index.unique = self.unique;
         }
         Ok(index)
+    }
+
+    /// Whether it is what a collection has of the start: the index on `_id`, by whatever name.
+    pub(crate) fn is_of_id(&self) -> bool {
+        self.kind == IndexKind::Id || self.name == "_id_" || self.spec.as_raw().get("clustered").is_some()
     }
 
     /// Whether a writer may take only keys that no other document has.

@@ -149,3 +149,44 @@ fn keys_that_this_version_cannot_make_are_refused() {
         assert!(error.message().contains("index i of") && error.message().contains("db.c"), "{error}");
     }
 }
+
+#[test]
+fn strings_stand_by_the_collation() {
+    let collation = doc! { "locale": "en", "strength": 2 };
+    let collated = index(doc! { "a": 1, "b": -1 }, doc! { "collation": &collation });
+    let of = |index: &Index, doc: DocBuf| index.keys(doc.as_raw()).unwrap();
+    let same = of(&collated, doc! { "a": "Rye", "b": ["x", { "s": "Y" }] });
+    assert_eq!(same, of(&collated, doc! { "a": "rYE", "b": [{ "s": "y" }, "X", "x"] }));
+    assert_ne!(same, of(&collated, doc! { "a": "ryé", "b": ["x", { "s": "Y" }] }));
+    // Names are no strings.
+    assert_ne!(same, of(&collated, doc! { "a": "Rye", "b": ["x", { "S": "Y" }] }));
+    // What holds none is as in any index.
+    let plain = index(doc! { "a": 1, "b": -1 }, doc! {});
+    let numbers = doc! { "a": 1.5, "b": [(), { "n": 2 }, true] };
+    assert_eq!(of(&collated, numbers.clone()), of(&plain, numbers));
+    let hashed = index(doc! { "a": "hashed" }, doc! { "collation": &collation });
+    assert_eq!(of(&hashed, doc! { "a": "Rye" }), of(&hashed, doc! { "a": "rye" }));
+    let wildcard = index(doc! { "$**": 1 }, doc! { "collation": &collation });
+    assert_eq!(of(&wildcard, doc! { "x": "Rye" }), of(&wildcard, doc! { "x": "rye" }));
+    assert_ne!(of(&wildcard, doc! { "x": "Rye" }), of(&wildcard, doc! { "X": "Rye" }));
+    let filter = doc! { "q": "Yes" };
+    let partial =
+        index(doc! { "a": 1 }, doc! { "collation": &collation, "partialFilterExpression": &filter });
+    assert_eq!(of(&partial, doc! { "a": 1, "q": "YES" }).len(), 1);
+}
+
+#[test]
+fn an_index_of_before_keeps_its_keys() {
+    let spec =
+        doc! { "v": 2, "key": { "a": 1 }, "name": "i", "collation": { "locale": "en", "strength": 2 } };
+    let old = Index::with_keys(KeysBy::Bytes, spec.as_raw(), 1, true, None).unwrap();
+    let plain = index(doc! { "a": 1 }, doc! {});
+    let doc = doc! { "a": "Rye" };
+    assert!(old.collator.is_none());
+    assert_eq!(old.keys(doc.as_raw()).unwrap(), plain.keys(doc.as_raw()).unwrap());
+    // Whatever happens to it, it is marked as what it is.
+    for index in [old.changed(spec.as_raw(), true).unwrap(), old] {
+        let entry = super::marks::index_entry(&index);
+        assert_eq!(KeysBy::read("db.c", entry.as_raw()).unwrap(), KeysBy::Bytes);
+    }
+}

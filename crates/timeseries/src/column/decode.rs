@@ -9,6 +9,8 @@ use super::value::{self, kind};
 
 /// The control byte of documents that have arrays as single values.
 const DOCUMENTS_OF_OLD: u8 = 0xF0;
+/// Deepest nesting of a reference document, and of a literal in one of its rows: together they are no deeper than any document may be.
+const MAX_INNER_DEPTH: usize = MAX_DEPTH / 2;
 /// Most values of a reference document.
 const MAX_ROWS: usize = 100_000;
 
@@ -70,7 +72,7 @@ impl ColumnReader {
     #[inline]
     pub fn advance(&mut self, bytes: &[u8]) -> Result<bool> {
         if let Mode::Values(stream) = &mut self.mode
-            && let Some(there) = stream.advance(&mut self.cursor, bytes, &self.built)?
+            && let Some(there) = stream.advance(&mut self.cursor, bytes, &self.built, MAX_DEPTH)?
         {
             self.found = if there { Found::Value } else { Found::Missing };
             return Ok(true);
@@ -93,7 +95,7 @@ impl ColumnReader {
             match &mut self.mode {
                 Mode::Ended => return Ok(false),
                 Mode::Values(stream) => {
-                    if let Some(there) = stream.advance(&mut self.cursor, bytes, &self.built)? {
+                    if let Some(there) = stream.advance(&mut self.cursor, bytes, &self.built, MAX_DEPTH)? {
                         self.found = if there { Found::Value } else { Found::Missing };
                         return Ok(true);
                     }
@@ -168,14 +170,20 @@ impl Stream {
 
     /// Goes to the next value and says whether it is there; `None` where what follows is nothing of this row.
     #[inline]
-    fn advance(&mut self, cursor: &mut Cursor, bytes: &[u8], built: &[u8]) -> Result<Option<bool>> {
+    fn advance(
+        &mut self,
+        cursor: &mut Cursor,
+        bytes: &[u8],
+        built: &[u8],
+        max_depth: usize,
+    ) -> Result<Option<bool>> {
         loop {
             if let Some(slot) = self.words.next(bytes)? {
                 return self.apply(slot, bytes, built).map(Some);
             }
             let control = cursor.control(bytes)?;
             if matches!(control, 0x01..=0x1F | 0x7F | 0xFF) {
-                let len = validate_element(&bytes[cursor.at..cursor.end], MAX_DEPTH)?;
+                let len = validate_element(&bytes[cursor.at..cursor.end], max_depth)?;
                 if bytes[cursor.at + 1] != 0 {
                     return Err(invalid("a literal has a name"));
                 }
@@ -261,7 +269,7 @@ impl Objects {
     fn begin(cursor: &mut Cursor, bytes: &[u8]) -> Result<Objects> {
         let control = cursor.control(bytes)?;
         let at = cursor.at + 1;
-        let len = validate(&bytes[at..cursor.end], MAX_DEPTH)?;
+        let len = validate(&bytes[at..cursor.end], MAX_INNER_DEPTH)?;
         let kind = if control == ARRAYS { kind::ARRAY } else { kind::DOCUMENT };
         let mut objects = Objects { kind, steps: Vec::new(), rows: Vec::new(), open: Vec::new() };
         let reference = RawDoc::new(&bytes[at..at + len]);
@@ -299,7 +307,7 @@ impl Objects {
     fn advance(&mut self, cursor: &mut Cursor, bytes: &[u8], built: &mut Vec<u8>) -> Result<Option<bool>> {
         let mut rows = self.rows.iter_mut();
         let Some(mut first) = rows.next() else { return Err(invalid("documents without values")) };
-        let Some(mut there) = first.advance(cursor, bytes, &[])? else {
+        let Some(mut there) = first.advance(cursor, bytes, &[], MAX_INNER_DEPTH)? else {
             return self.end(cursor, bytes).map(|()| None);
         };
         built.clear();
@@ -325,7 +333,7 @@ impl Objects {
                 Step::Row((at, end)) => {
                     if !std::mem::take(&mut is_first) {
                         let Some(row) = rows.next() else { return Err(invalid("a row is missing")) };
-                        let next = row.advance(cursor, bytes, &[])?;
+                        let next = row.advance(cursor, bytes, &[], MAX_INNER_DEPTH)?;
                         there = next.ok_or_else(|| invalid("a row ends before others"))?;
                         first = row;
                     }

@@ -1,7 +1,7 @@
 //! Documents and arrays on their way into a column: a row of values for each of their fields, which stand interleaved behind a reference
 //! document that has all of them.
 
-use sheaf_bson::RawDoc;
+use sheaf_bson::{MAX_DEPTH, RawDoc, is_deeper};
 
 use super::stream::Stream;
 use super::value::kind;
@@ -10,6 +10,9 @@ use super::value::kind;
 pub(super) const DOCUMENTS: u8 = 0xF1;
 /// The same of arrays.
 pub(super) const ARRAYS: u8 = 0xF2;
+
+/// Deeper documents are literals.
+const MAX_INNER_DEPTH: usize = MAX_DEPTH / 2 - 1;
 
 /// Documents of one shape.
 #[derive(Clone, Debug)]
@@ -47,7 +50,7 @@ impl Objects {
     /// Begins with a document; nothing if it has no values.
     pub(super) fn new(kind: u8, document: RawDoc<'_>) -> Option<Objects> {
         let mut objects = Objects { kind, root: Vec::new(), count: 0, has_empty: false };
-        if !has_value(document) {
+        if !has_value(document) || is_deeper(document, MAX_INNER_DEPTH) {
             return None;
         }
         objects.has_empty = has_empty(document);
@@ -58,7 +61,8 @@ impl Objects {
 
     /// Adds a document; false, without a change, if it has another shape.
     pub(super) fn add(&mut self, kind: u8, document: RawDoc<'_>) -> bool {
-        if kind != self.kind || document.is_empty() || !fits(&self.root, document) || !has_value(document) {
+        let is_like = kind == self.kind && has_value(document) && fits(&self.root, document);
+        if !is_like || is_deeper(document, MAX_INNER_DEPTH) {
             return false;
         }
         take(&mut self.root, document, self.count);

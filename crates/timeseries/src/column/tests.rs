@@ -168,6 +168,20 @@ proptest! {
     }
 }
 
+/// Documents of any depth that can be stored come back.
+#[test]
+fn deep_documents() {
+    let mut nested = doc! { "x": 1 };
+    let mut cells = Vec::new();
+    for depth in 2..sheaf_bson::MAX_STORED_DEPTH {
+        nested = doc! { "a": &nested };
+        if depth % 20 == 0 {
+            cells.extend([cell(&nested), cell(&nested)]);
+        }
+    }
+    check(&cells);
+}
+
 #[test]
 fn words_are_as_specified() {
     // 1, then four times one more: a literal, and one word of four numbers of 15 bits.

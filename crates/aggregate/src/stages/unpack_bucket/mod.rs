@@ -1,24 +1,28 @@
 //! `$_internalUnpackBucket`: a time-series collection's buckets become measurements.
 
 mod bounds;
+mod latest;
+mod parse;
 
 use std::sync::Arc;
 
-use sheaf_bson::{DocBuf, RawDoc, Value};
-use sheaf_errors::{Result, bail};
-use sheaf_expr::Deps;
+use sheaf_bson::{ArrayBuf, DocBuf, RawDoc, Value};
+use sheaf_errors::Result;
+use sheaf_expr::{Deps, FieldPath};
 use sheaf_query::matcher::Matcher;
+use sheaf_query::sort::SortPattern;
 use sheaf_rows::{BoxOperator, Cx, Operator, Row, Step};
-use sheaf_timeseries::Unpacker;
+use sheaf_timeseries::{Fields, Unpacker};
 
 use crate::database::SharedDatabase;
 use crate::filters::SplitFilter;
-use crate::stage::{Needs, Reads, SharedStage, Split, Stage, StageCx, StageEntry};
+use crate::stage::{Needs, Reads, SharedStage, Split, Stage, StageEntry};
 use bounds::Condition;
+use latest::LatestBuckets;
 
 /// `$_internalUnpackBucket`.
 pub(crate) const INTERNAL_UNPACK_BUCKET: StageEntry =
-    StageEntry::new("$_internalUnpackBucket", parse, Split::Shards, Needs::Nothing).not_in_facet();
+    StageEntry::new("$_internalUnpackBucket", parse::parse, Split::Shards, Needs::Nothing).not_in_facet();
 
 /// A parsed `$_internalUnpackBucket`.
 #[derive(Clone, Debug)]
@@ -26,49 +30,13 @@ pub struct UnpackBucket {
     time_field: String,
     meta_field: Option<String>,
     span_seconds: i64,
+    /// The fields that measurements get.
+    fields: Fields,
     /// What every measurement must fulfil to pass the `$match` behind; buckets where none can are left out. `None` until it has
     /// been looked for.
     conditions: Option<Arc<Vec<Condition>>>,
-}
-
-pub(crate) fn parse(argument: Value<'_>, _cx: &mut StageCx<'_>) -> Result<Vec<SharedStage>> {
-    let Value::Document(spec) = argument else {
-        bail!(
-            5346500,
-            "$_internalUnpackBucket specification must be an object, got: {}",
-            argument.type_name()
-        );
-    };
-    let (mut time_field, mut meta_field, mut span_seconds) = (None, None, 3600);
-    for field in spec.iter() {
-        match (field.key(), field.value()) {
-            ("timeField", Value::String(name)) => time_field = Some(name),
-            ("timeField", other) => {
-                bail!(5346504, "timeField field must be a string, got: {}", other.type_name())
-            }
-            ("metaField", Value::String(name)) => meta_field = Some(name),
-            ("metaField", other) => {
-                bail!(5346505, "metaField field must be a string, got: {}", other.type_name())
-            }
-            ("bucketMaxSpanSeconds", value) => match value.as_exact_i64() {
-                Some(seconds) if seconds > 0 => span_seconds = seconds,
-                _ => bail!(5510600, "bucketMaxSpanSeconds field must be an integer greater than 0"),
-            },
-            ("exclude", Value::Array(fields)) if fields.is_empty() => {}
-            (other, _) => {
-                bail!(5346506, "unrecognized parameter to $_internalUnpackBucket: {other}")
-            }
-        }
-    }
-    let Some(time_field) = time_field else {
-        bail!(5346508, "The $_internalUnpackBucket stage requires a timeField parameter");
-    };
-    Ok(vec![Arc::new(UnpackBucket {
-        time_field: time_field.to_owned(),
-        meta_field: meta_field.map(str::to_owned),
-        span_seconds,
-        conditions: None,
-    })])
+    /// Only the latest measurement of each meta value is wanted; others may come along.
+    latest: bool,
 }
 
 impl Stage for UnpackBucket {
@@ -77,7 +45,12 @@ impl Stage for UnpackBucket {
     }
 
     fn open(self: Arc<Self>, input: BoxOperator, _database: &SharedDatabase) -> BoxOperator {
-        let unpacker = Unpacker::new(&self.time_field, self.meta_field.as_deref());
+        let unpacker =
+            Unpacker::new(&self.time_field, self.meta_field.as_deref()).giving(self.fields.clone());
+        let input = match self.latest {
+            true => Box::new(LatestBuckets::new(input, &self.time_field)),
+            false => input,
+        };
         Box::new(UnpackRun { stage: self, input, unpacker, open: false, row: Vec::new() })
     }
 
@@ -99,15 +72,62 @@ impl Stage for UnpackBucket {
         Some((buckets, Arc::new(UnpackBucket { conditions, ..self.clone() })))
     }
 
+    fn can_give_less(&self) -> bool {
+        matches!(self.fields, Fields::All)
+    }
+
+    fn giving_only(&self, deps: &Deps) -> Option<SharedStage> {
+        let mut names: Vec<String> =
+            deps.paths.iter().map(|path| path.split('.').next().unwrap_or_default().to_owned()).collect();
+        names.dedup();
+        Some(Arc::new(UnpackBucket { fields: Fields::Only(names), ..self.clone() }))
+    }
+
+    fn before_one_of_each(
+        &self,
+        pattern: &SortPattern,
+        path: &FieldPath,
+        first: bool,
+    ) -> Option<SharedStage> {
+        let meta = self.meta_field.as_deref()?;
+        if path.parts().first().is_none_or(|part| **part != *meta) {
+            return None;
+        }
+        let spec = pattern.to_doc();
+        let mut keys: Vec<(&str, f64)> = Vec::new();
+        for part in spec.as_raw().iter() {
+            keys.push((part.key(), part.value().as_f64()?));
+        }
+        let time = match keys.as_slice() {
+            [time] => time,
+            [by, time] if by.0 == path.dotted() => time,
+            _ => return None,
+        };
+        // The least time of a bucket is rounded: the earliest measurement may be in any of several.
+        let latest = time.0 == self.time_field && (time.1 < 0.0) == first;
+        (latest && !self.latest).then(|| Arc::new(UnpackBucket { latest, ..self.clone() }) as SharedStage)
+    }
+
     fn spec(&self) -> Option<DocBuf> {
         Some(DocBuf::build(|out| {
             let mut spec = out.document("$_internalUnpackBucket");
+            let (name, fields) = match &self.fields {
+                Fields::All => ("exclude", &[][..]),
+                Fields::Only(fields) => ("include", &fields[..]),
+                Fields::Without(fields) => ("exclude", &fields[..]),
+            };
+            let fields = ArrayBuf::of(fields.iter().map(|field| Value::String(field)));
+            spec.append(name, Value::Array(fields.as_raw()));
             spec.append("timeField", self.time_field.as_str());
             if let Some(meta) = &self.meta_field {
                 spec.append("metaField", meta.as_str());
             }
             spec.append("bucketMaxSpanSeconds", self.span_seconds as i32);
         }))
+    }
+
+    fn shown(&self) -> Option<Vec<DocBuf>> {
+        Some(self.spec().into_iter().collect())
     }
 }
 

@@ -17,6 +17,7 @@ use crate::commands::ddl::names;
 use crate::concern::{ReadConcern, ReadLevel};
 use crate::forward;
 use crate::op::Operation;
+use crate::query_settings;
 use crate::reply::Reply;
 
 /// `{aggregate: "users", pipeline: [...], cursor: {}}`, or `{aggregate: 1, ...}` without a collection.
@@ -94,14 +95,34 @@ impl<'a> Aggregate<'a> {
         Ok(())
     }
 
+    /// Rankings are brought together of plain collections and of views.
+    ///
+    /// Errors: 10557300, 10557301.
+    fn check_fusion(&self, op: &Operation<'_>, namespace: &Namespace) -> Result<()> {
+        let first = self.pipeline.values().next().and_then(|stage| stage.as_doc()?.iter().next());
+        let code = match first.map(|stage| stage.key()) {
+            Some("$rankFusion") => 10557301,
+            Some("$scoreFusion") => 10557300,
+            _ => return Ok(()),
+        };
+        let catalog = op.catalog();
+        let found = catalog.collection(&namespace.to_string());
+        if found.is_some_and(|found| crate::commands::timeseries::buckets_of(&catalog, found).is_some()) {
+            bail!(Code(code), "$rankFusion and $scoreFusion are unsupported on timeseries collections");
+        }
+        Ok(())
+    }
+
     fn open(self, op: &Operation<'a>) -> Result<Reply> {
         let namespace = self.namespace(op);
         op.metrics().namespace.replace(Some(self.cursor_namespace(op)));
+        query_settings::apply(op, op.body())?;
         if self.explain {
             return super::explain::aggregate(op, &self, super::explain::Verbosity::QueryPlanner);
         }
         let mut cx = self.parse_cx(op)?;
         let pipeline = parse(self.pipeline, &namespace, &mut cx)?;
+        self.check_fusion(op, &namespace)?;
         if let Some(target) = pipeline.target_namespace() {
             check_writable(op, &target.collection)?;
         }

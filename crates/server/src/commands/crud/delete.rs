@@ -7,6 +7,7 @@ use sheaf_bson::{RawDoc, Value};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_exec::plan::Query;
 use sheaf_exec::plan::query::Hint;
+use sheaf_exec::plan::text::check_collection;
 use sheaf_exec::write::{Delete as Statement, delete_by_id, run_delete};
 
 use sheaf_timeseries::BUCKETS_PREFIX;
@@ -101,7 +102,10 @@ impl<'a> Command<'a, Operation<'a>> for Delete<'a> {
                         if op.is_retryable_write() && statement.multi {
                             bail!(Code::INVALID_OPTIONS, "Cannot use retryable writes with limit=0");
                         }
-                        let Some(collection) = w.collection(&namespace)? else { return Ok(None) };
+                        let Some(collection) = w.collection(&namespace)? else {
+                            check_collection(Some(&statement.query.matcher()), &namespace)?;
+                            return Ok(None);
+                        };
                         if collection.is_timeseries() {
                             let filter = (one.q, self.variables);
                             let (n, _) =

@@ -22,6 +22,7 @@ use crate::args::Args;
 use crate::command::*;
 use crate::commands::ddl::names;
 use crate::op::Operation;
+use crate::query_settings;
 use crate::reply::Reply;
 
 /// `{distinct: "users", key: "country", query: {...}}`
@@ -73,6 +74,7 @@ impl<'a> Command<'a, Operation<'a>> for Distinct<'a> {
     fn run(self, op: &Operation<'a>) -> Result<Reply> {
         let namespace = op.namespace(self.collection);
         op.metrics().namespace.replace(Some(namespace.clone()));
+        query_settings::apply(op, op.body())?;
         let query = self.to_query(op)?;
         let view = op.view()?;
         names::check_uuid(view.catalog(), &namespace, self.uuid)?;
@@ -102,6 +104,8 @@ impl<'a> Command<'a, Operation<'a>> for Distinct<'a> {
                     values.add(doc)?;
                 }
             }
+        } else {
+            sheaf_exec::plan::text::check_collection(query.matcher.as_deref(), &namespace)?;
         }
         // MongoDB groups them, and gives the groups in order.
         values.list.sort_by(|a, b| compare_by(query.collator.as_ref(), a.as_value(), b.as_value()));

@@ -9,7 +9,7 @@ use sheaf_exec::explain::pipeline::PipelineOf;
 use sheaf_exec::explain::{Explained, Top, WouldModify, explain};
 use sheaf_exec::plan::Query;
 use sheaf_exec::plan::query::Hint;
-use sheaf_exec::plan::shape::query_shape_hash;
+use sheaf_exec::plan::shape::QueryShape;
 use sheaf_exec::write::{FindAndModify as Action, UpdateStatement};
 use sheaf_expr::Env;
 use sheaf_query::update::ApplyCx;
@@ -28,6 +28,7 @@ use sheaf_rows::{Cx, Limits};
 use crate::args::Args;
 use crate::command::*;
 use crate::op::Operation;
+use crate::query_settings;
 use crate::reply::Reply;
 
 /// `{explain: {find: ...}, verbosity: "queryPlanner"}`
@@ -84,6 +85,7 @@ impl<'a> Command<'a, Operation<'a>> for Explain<'a> {
             );
         }
         let name = self.command.iter().next().map_or("", |first| first.key());
+        query_settings::apply(op, self.command)?;
         let verbosity = self.verbosity;
         match name {
             "find" => {
@@ -301,9 +303,8 @@ fn tail(out: &mut DocWriter<'_, Vec<u8>>, op: &Operation<'_>, command: RawDoc<'_
         }
         echo.append("$db", op.db());
     }
-    let named = command.iter().next().and_then(|first| first.value().as_str()).unwrap_or("$cmd.aggregate");
-    if let Some(hash) = query_shape_hash(&op.namespace(named), command) {
-        out.append("queryShapeHash", hash.as_str());
+    if let Some(shape) = QueryShape::of(op.db(), command) {
+        out.append("queryShapeHash", shape.hash().as_str());
     }
     let address = op.node().host_and_port();
     let (host, port) = address.rsplit_once(':').unwrap_or((&address, "27017"));

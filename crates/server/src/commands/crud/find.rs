@@ -19,6 +19,7 @@ use crate::args::{Args, Loose, NonNegative};
 use crate::command::*;
 use crate::commands::ddl::names;
 use crate::op::Operation;
+use crate::query_settings;
 use crate::reactor::LONG_BYTES;
 use crate::reply::Reply;
 use crate::sharding::Placed;
@@ -113,6 +114,7 @@ impl<'a> Command<'a, Operation<'a>> for Find<'a> {
     fn run(self, op: &Operation<'a>) -> Result<Reply> {
         let namespace = op.namespace(self.collection);
         op.metrics().namespace.replace(Some(namespace.clone()));
+        query_settings::apply(op, op.body())?;
         if let Some(reply) = self.by_id(op, &namespace)? {
             return Ok(reply);
         }

@@ -6,6 +6,7 @@ use sheaf_bson::{Bump, DocBuf, OwnedValue, RawDoc, Value};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_exec::plan::Query;
 use sheaf_exec::plan::query::Hint;
+use sheaf_exec::plan::text::check_collection;
 use sheaf_exec::write::{
     Change, Delete, FindAndModify as OneChange, Modified, PointChange, UpdateStatement, WriteCx,
     find_and_modify_by_id, run_find_and_modify,
@@ -138,6 +139,11 @@ impl<'a> Command<'a, Operation<'a>> for FindAndModify<'a> {
                 Some(collection) => collection,
                 None if self.upsert => collection_for_write(op, w, &namespace)?,
                 None => {
+                    let query = action.as_ref().map(|action| match action {
+                        OneChange::Remove(delete) => delete.query.matcher(),
+                        OneChange::Update { statement, .. } => statement.query.matcher(),
+                    });
+                    check_collection(query.as_deref(), &namespace)?;
                     let updated_existing = (!self.remove).then_some(false);
                     return Ok(Modified { updated_existing, ..Modified::default() });
                 }

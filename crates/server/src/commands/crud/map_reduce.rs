@@ -30,6 +30,8 @@ pub struct MapReduce<'a> {
     sort: Option<RawDoc<'a>>,
     limit: Option<i64>,
     scope: Option<RawDoc<'a>>,
+    /// What the database keeps for clients' JavaScript.
+    stored: DocBuf,
     collation: Option<RawDoc<'a>>,
     bypass_validation: bool,
 }
@@ -84,6 +86,7 @@ impl<'a> Command<'a, Operation<'a>> for MapReduce<'a> {
             sort: args.optional("sort")?,
             limit: args.optional("limit")?,
             scope: args.optional("scope")?,
+            stored: DocBuf::new(),
             collation: args.optional("collation")?,
             bypass_validation: args.optional::<Loose>("bypassDocumentValidation")?.is_some_and(|flag| flag.0),
         };
@@ -92,7 +95,7 @@ impl<'a> Command<'a, Operation<'a>> for MapReduce<'a> {
         Ok(map_reduce)
     }
 
-    fn run(self, op: &Operation<'a>) -> Result<Reply> {
+    fn run(mut self, op: &Operation<'a>) -> Result<Reply> {
         let namespace = Namespace::new(op.db(), self.collection);
         op.metrics().namespace.replace(Some(op.namespace(self.collection)));
         let mut cx = collated_cx(op, &op.namespace(self.collection), self.collation, None)?;
@@ -102,6 +105,7 @@ impl<'a> Command<'a, Operation<'a>> for MapReduce<'a> {
                 return forward::to_primary(op);
             }
         }
+        self.stored = cx.stored_functions()?;
         let stages = self.pipeline(op.db());
         let pipeline = parse(stages.as_raw(), &namespace, &mut cx)?;
         let mut cursor =
@@ -179,8 +183,11 @@ impl<'a> MapReduce<'a> {
 
     /// An operator's argument with the variables that the client's functions see.
     fn scoped(&self, mut argument: DocBuf) -> DocBuf {
-        if let Some(scope) = self.scope {
-            argument.append("_internalScope", scope);
+        if self.scope.is_some() || !self.stored.as_raw().is_empty() {
+            let scope = DocBuf::build(|out| {
+                out.append_all(self.stored.as_raw()).append_all(self.scope.unwrap_or(RawDoc::EMPTY));
+            });
+            argument.append("_internalScope", &scope);
         }
         argument
     }

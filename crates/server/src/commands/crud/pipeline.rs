@@ -36,6 +36,7 @@ pub fn database(op: &Operation<'_>, hint: Option<(&Namespace, Hint)>, bypass_val
         make_view: Box::new(move |namespace, options, interrupt| {
             make_view(&maker, namespace, options, interrupt)
         }),
+        open_buckets: op.node().open_buckets.clone(),
         random: rand::random,
         host: op.node().host_and_port(),
         shard: op.node().sharding().and_then(|sharding| sharding.shard_name()).map(str::to_owned),
@@ -88,6 +89,11 @@ fn server_documents(
             Ok(shown.collect())
         }
         StatsSource::ListSampledQueries => crate::sampling::list(node, spec),
+        StatsSource::QueryStats => Ok(node.query_stats.list(spec, node.clock.now_millis())),
+        StatsSource::QuerySettings => {
+            let with_shape = spec.get("showDebugQueryShape").is_some_and(|flag| flag.truthy());
+            Ok(node.query_settings.list(with_shape))
+        }
         _ => {
             if node.sharding().is_none() && spec.get("targetAllNodes").is_some_and(|all| all.truthy()) {
                 bail!(

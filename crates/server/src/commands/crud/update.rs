@@ -7,6 +7,7 @@ use sheaf_bson::{DocBuf, OwnedValue, RawDoc, Value, doc};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_exec::plan::Query;
 use sheaf_exec::plan::query::Hint;
+use sheaf_exec::plan::text::check_collection;
 use sheaf_exec::write::{
     Change, PointChange, UpdateResult, UpdateStatement, WriteCx, run_update, update_by_id,
 };
@@ -185,7 +186,10 @@ impl<'a> Update<'a> {
         let collection = match w.collection(namespace)? {
             Some(collection) => collection,
             None if statement.upsert => collection_for_write(op, w, namespace)?,
-            None => return Ok(None),
+            None => {
+                check_collection(Some(&statement.query.matcher()), namespace)?;
+                return Ok(None);
+            }
         };
         refuse_view(&collection)?;
         self.fields.check_collection(op, &collection)?;

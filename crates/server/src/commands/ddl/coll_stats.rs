@@ -82,7 +82,7 @@ impl<'a> Command<'a, Operation<'a>> for CollStats<'a> {
         let collection = catalog.collection(&namespace);
         if let Some(buckets) = collection.and_then(|shown| buckets_of(&catalog, shown)) {
             return Ok(Reply::ok().with("ns", &namespace).with_fields(|doc| {
-                stats::write_bucket_stats(doc, buckets);
+                stats::write_bucket_stats(doc, buckets, &op.node().open_buckets);
                 stats::write_storage_stats(doc, op.engine(), Some(buckets), 0, self.scale);
             }));
         }

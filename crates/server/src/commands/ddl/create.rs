@@ -341,5 +341,5 @@ fn walk_views(
 /// The server's own variables, where any values will do.
 fn any_system() -> SystemVariables {
     let user_roles = Some(Arc::new(DocBuf::new()));
-    SystemVariables { cluster_clock: Some(Arc::new(Timestamp(1))), user_roles }
+    SystemVariables { cluster_clock: Some(Arc::new(Timestamp(1))), user_roles, stored: None }
 }

@@ -4,6 +4,7 @@ mod capped;
 mod coll_mod;
 mod coll_stats;
 mod compact;
+mod compact_encrypted;
 mod create;
 pub mod create_indexes;
 mod data_size;
@@ -37,6 +38,8 @@ pub static COMMANDS: &[Entry<RunOnMongod>] = &[
     registered!(coll_mod::CollMod<'_>),
     registered!(coll_stats::CollStats<'_>),
     registered!(compact::Compact<'_>),
+    registered!(compact_encrypted::CleanupStructuredEncryptionData<'_>),
+    registered!(compact_encrypted::CompactStructuredEncryptionData<'_>),
     registered!(create::Create<'_>),
     registered!(create_indexes::CreateIndexes<'_>),
     registered!(data_size::DataSize<'_>),

@@ -1,7 +1,8 @@
-//! Commands about the plans of queries: the plan cache and index filters.
+//! Commands about the plans of queries: the plan cache, index filters and settings for shapes.
 
 mod cache_clear;
 mod filters;
+mod settings;
 mod shape;
 
 use crate::command::{Entry, RunOnMongod};
@@ -14,4 +15,6 @@ pub static COMMANDS: &[Entry<RunOnMongod>] = &[
     registered!(filters::PlanCacheClearFilters<'_>),
     registered!(filters::PlanCacheListFilters<'_>),
     registered!(filters::PlanCacheSetFilter<'_>),
+    registered!(settings::RemoveQuerySettings<'_>),
+    registered!(settings::SetQuerySettings<'_>),
 ];

@@ -9,6 +9,7 @@ use sheaf_storage::View;
 
 use crate::args::{Args, NonNegative};
 use crate::node::Node;
+use crate::query_settings;
 
 /// A parameter of the cluster.
 pub struct Parameter {
@@ -65,7 +66,8 @@ impl Parameter {
     }
 }
 
-fn kept(view: &View, name: &str) -> Result<Option<DocBuf>> {
+/// The document that is kept of a parameter.
+pub fn kept(view: &View, name: &str) -> Result<Option<DocBuf>> {
     let Some(collection) = view.collection(CLUSTER_PARAMETERS) else { return Ok(None) };
     let found = view.get(collection, &collection.record_key(Value::String(name))?)?;
     Ok(found.map(|found| DocBuf::from(found.as_raw())))
@@ -81,6 +83,10 @@ pub fn refresh(node: &Node) {
     };
     if let Ok(limit) = read() {
         node.read_time_ms.store(limit, Ordering::Relaxed);
+    }
+    let settings = || kept(&node.engine().view()?, query_settings::PARAMETER);
+    if let Ok(settings) = settings() {
+        node.query_settings.replace(settings.unwrap_or_default());
     }
 }
 

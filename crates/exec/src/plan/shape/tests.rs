@@ -1,0 +1,52 @@
+use sheaf_bson::{DocBuf, doc};
+
+use super::*;
+
+fn hash(command: &DocBuf) -> Option<String> {
+    QueryShape::of("t", command.as_raw()).map(|shape| shape.hash())
+}
+
+#[test]
+fn the_hash_is_mongodbs() {
+    // As recorded in the tests of MongoDB 8.
+    let command = doc! { "find": "query_settings_cmds", "filter": { "b": 1 } };
+    let shape = QueryShape::of("test", command.as_raw()).expect("a query");
+    assert_eq!(shape.hash(), "7F312F79FC0C37F532CBB024677C8D15641A290DA4F122B05BC5AE077CB314A7");
+}
+
+#[test]
+fn constants_do_not_count() {
+    let one = hash(&doc! { "find": "c", "filter": { "a": 1, "b": { "$in": [1, 2] } } });
+    assert_eq!(one.as_ref().map(String::len), Some(64));
+    assert_eq!(one, hash(&doc! { "find": "c", "filter": { "a": 2.5, "b": { "$in": [3] } }, "comment": "x" }));
+    assert_ne!(one, hash(&doc! { "find": "c", "filter": { "a": "x", "b": { "$in": [1] } } }));
+    assert_ne!(one, hash(&doc! { "find": "c", "filter": { "b": 1 } }));
+    let sorted = |by: i32| hash(&doc! { "aggregate": "c", "pipeline": [{ "$sort": { "a": by } }] });
+    assert_ne!(sorted(1), sorted(-1));
+    assert_eq!(hash(&doc! { "count": "c" }), None);
+    assert_ne!(hash(&doc! { "find": "d" }), hash(&doc! { "find": "c" }));
+}
+
+#[test]
+fn people_read_names_of_types() {
+    let command = doc! {
+        "aggregate": "c",
+        "pipeline": [
+            { "$lookup": { "from": "i", "localField": "item", "foreignField": "sku", "as": "docs" } },
+            { "$match": { "qty": { "$lt": 5 }, "made": { "$in": ["a", "b"] } } },
+            { "$count": "low" },
+        ],
+    };
+    let shape = QueryShape::of("t", command.as_raw()).expect("a query");
+    let expected = doc! {
+        "cmdNs": { "db": "t", "coll": "c" },
+        "command": "aggregate",
+        "pipeline": [
+            { "$lookup": { "from": "i", "as": "docs", "localField": "item", "foreignField": "sku" } },
+            { "$match": { "$and": [{ "qty": { "$lt": "?number" } }, { "made": { "$in": "?array<?string>" } }] } },
+            { "$group": { "_id": "?null", "low": { "$sum": "?number" } } },
+            { "$project": { "low": true, "_id": false } },
+        ],
+    };
+    assert_eq!(shape.to_doc(Constants::TypeNames), expected);
+}

@@ -1,0 +1,134 @@
+//! Settings that administrators make for queries of a shape: kept like a parameter of the cluster, so that they are replicated and
+//! outlive the process, and held in memory by each member.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::RwLock;
+use sheaf_bson::{DocBuf, RawDoc, Value};
+use sheaf_errors::{Code, Result, bail};
+use sheaf_exec::plan::settings::Settings;
+use sheaf_exec::plan::shape::{Constants, QueryShape};
+
+use crate::op::Operation;
+
+/// The parameter of the cluster that holds all settings.
+pub const PARAMETER: &str = "querySettings";
+/// The field with a document for each shape.
+pub const ENTRIES: &str = "settingsArray";
+
+/// What was set for one shape.
+#[derive(Debug)]
+struct Known {
+    settings: Arc<Settings>,
+    /// A query of the shape, if it was set by one.
+    representative: Option<DocBuf>,
+}
+
+/// All settings as they were read last.
+#[derive(Debug, Default)]
+pub struct KnownSettings {
+    /// Whether there are any: then shapes of queries have to be known.
+    any: AtomicBool,
+    kept: RwLock<DocBuf>,
+    by_hash: RwLock<BTreeMap<String, Known>>,
+}
+
+impl KnownSettings {
+    /// Takes over the kept document.
+    pub fn replace(&self, kept: DocBuf) {
+        if *self.kept.read() == kept {
+            return;
+        }
+        let entries = kept.as_raw().get(ENTRIES).and_then(|list| list.as_array()).unwrap_or(RawDoc::EMPTY);
+        let known: BTreeMap<_, _> = entries
+            .values()
+            .filter_map(|entry| {
+                let entry = entry.as_doc()?;
+                let settings = Arc::new(Settings::read(entry.get("settings")?.as_doc()?));
+                let query = entry.get("representativeQuery").and_then(|query| query.as_doc());
+                let known = Known { settings, representative: query.map(DocBuf::from) };
+                Some((entry.get("queryShapeHash")?.as_str()?.to_owned(), known))
+            })
+            .collect();
+        self.any.store(!known.is_empty(), Ordering::Release);
+        *self.by_hash.write() = known;
+        *self.kept.write() = kept;
+    }
+
+    fn of(&self, hash: &str) -> Option<Arc<Settings>> {
+        self.by_hash.read().get(hash).map(|known| known.settings.clone())
+    }
+
+    /// The documents of `$querySettings`.
+    pub fn list(&self, with_shape: bool) -> Vec<DocBuf> {
+        let by_hash = self.by_hash.read();
+        let shown = by_hash.iter().map(|(hash, known)| {
+            DocBuf::build(|out| {
+                out.append("queryShapeHash", hash.as_str()).append("settings", known.settings.shown());
+                let Some(query) = known.representative.as_ref().map(DocBuf::as_raw) else { return };
+                out.append("representativeQuery", query);
+                let db = query.get("$db").and_then(|db| db.as_str()).unwrap_or("");
+                if let Some(shape) = QueryShape::of(db, query).filter(|_| with_shape) {
+                    out.append("debugQueryShape", &shape.to_doc(Constants::TypeNames));
+                }
+            })
+        });
+        shown.collect()
+    }
+}
+
+/// Has the operation obey what was set for queries of the command's shape.
+///
+/// Errors: `QueryRejectedBySettings`.
+pub fn apply(op: &Operation<'_>, command: RawDoc<'_>) -> Result<()> {
+    let known = &op.node().query_settings;
+    if !known.any.load(Ordering::Acquire) || matches!(op.db(), "admin" | "config" | "local") {
+        return Ok(());
+    }
+    let Some(shape) = QueryShape::of(op.db(), command) else { return Ok(()) };
+    let Some(settings) = known.of(&shape.hash()) else { return Ok(()) };
+    let explained = op.command.name == "explain" || command.get("explain").is_some_and(|flag| flag.truthy());
+    if settings.rejects() && !explained && !is_exempt(command) {
+        if let Some(count) = op.node().front().command_counts.get(shape.command_name()) {
+            count.rejected.add(1);
+        }
+        bail!(Code::QUERY_REJECTED_BY_SETTINGS, "Query rejected by admin query settings");
+    }
+    op.settings.replace(Some(settings));
+    Ok(())
+}
+
+/// Whether the pipeline shows what the server does, which is never refused.
+fn is_exempt(command: RawDoc<'_>) -> bool {
+    let first =
+        command.get("pipeline").and_then(|list| list.as_array()?.values().next()?.as_doc()?.iter().next());
+    first.is_some_and(|stage| {
+        matches!(
+            stage.key(),
+            "$currentOp"
+                | "$listLocalSessions"
+                | "$listSessions"
+                | "$querySettings"
+                | "$queryStats"
+                | "$planCacheStats"
+        )
+    })
+}
+
+/// The entries of the kept document but for that of this shape.
+pub fn others<'k>(kept: RawDoc<'k>, hash: &str) -> Vec<Value<'k>> {
+    let entries = kept.get(ENTRIES).and_then(|list| list.as_array()).unwrap_or(RawDoc::EMPTY);
+    entries.values().filter(|entry| hash_of(*entry) != Some(hash)).collect()
+}
+
+/// The entry of this shape.
+pub fn entry<'k>(kept: RawDoc<'k>, hash: &str) -> Option<RawDoc<'k>> {
+    let entries = kept.get(ENTRIES)?.as_array()?;
+    entries.values().find(|entry| hash_of(*entry) == Some(hash))?.as_doc()
+}
+
+fn hash_of(entry: Value<'_>) -> Option<&str> {
+    entry.as_doc()?.get("queryShapeHash")?.as_str()
+}

@@ -59,7 +59,7 @@ impl Collation {
             backwards: given.backwards.unwrap_or(own.backwards),
             locale,
         };
-        rules.check(&given, spec)?;
+        rules.check(spec)?;
         Ok(Collation::Locale(rules))
     }
 
@@ -78,16 +78,16 @@ impl Collation {
 }
 
 impl Rules {
-    /// What of the given options does not go together.
-    fn check(&self, given: &Given, spec: RawDoc<'_>) -> Result<()> {
-        if given.backwards == Some(true) && self.strength == 1 {
+    /// What of the options does not go together, also of those that the locale brings: what is shown must be a collation, too.
+    fn check(&self, spec: RawDoc<'_>) -> Result<()> {
+        if self.backwards && self.strength == 1 {
             bail!(
                 Code::BAD_VALUE,
                 "'backwards' is invalid with 'strength' of 1 in: {}",
                 sheaf_bson::document_text(spec)
             );
         }
-        if given.case_first.is_some_and(|first| first != "off") && !self.case_level && self.strength < 3 {
+        if self.case_first != "off" && !self.case_level && self.strength < 3 {
             bail!(
                 Code::BAD_VALUE,
                 "'caseFirst' is invalid unless 'caseLevel' is on or 'strength' is greater than 2 in: {}",
@@ -236,6 +236,9 @@ mod tests {
         assert_eq!(code(doc! { "locale": "en", "version": "57.2" }), Code::INCOMPATIBLE_COLLATION_VERSION);
         assert_eq!(code(doc! { "locale": "fr", "backwards": true, "strength": 1 }), Code::BAD_VALUE);
         assert_eq!(code(doc! { "locale": "en", "caseFirst": "upper", "strength": 2 }), Code::BAD_VALUE);
+        // Canadian French compares backwards, Danish has capitals first.
+        assert_eq!(code(doc! { "locale": "fr_CA", "strength": 1 }), Code::BAD_VALUE);
+        assert_eq!(code(doc! { "locale": "da", "strength": 2 }), Code::BAD_VALUE);
         assert_eq!(code(doc! { "locale": 3 }), Code::TYPE_MISMATCH);
         assert_eq!(code(doc! { "locale": "en", "strength": 6 }), Code::BAD_VALUE);
         assert_eq!(code(doc! { "locale": "en", "foo": 6 }), Code(40415));

@@ -88,12 +88,8 @@ fn collation() -> impl Strategy<Value = DocBuf> {
         spec.append("alternate", if flag(2) { "shifted" } else { "non-ignorable" });
         spec.append("maxVariable", if flag(3) { "space" } else { "punct" });
         spec.append("normalization", flag(4));
-        if strength >= 3 {
-            spec.append("caseFirst", ["upper", "lower", "off"][flags as usize % 3]);
-        }
-        if strength >= 2 {
-            spec.append("backwards", flag(5));
-        }
+        spec.append("caseFirst", if strength < 3 { "off" } else { ["upper", "lower", "off"][flags as usize % 3] });
+        spec.append("backwards", strength > 1 && flag(5));
         spec
     })
 }

@@ -88,7 +88,10 @@ fn collation() -> impl Strategy<Value = DocBuf> {
         spec.append("alternate", if flag(2) { "shifted" } else { "non-ignorable" });
         spec.append("maxVariable", if flag(3) { "space" } else { "punct" });
         spec.append("normalization", flag(4));
-        spec.append("caseFirst", if strength < 3 { "off" } else { ["upper", "lower", "off"][flags as usize % 3] });
+        spec.append(
+            "caseFirst",
+            if strength < 3 { "off" } else { ["upper", "lower", "off"][flags as usize % 3] },
+        );
         spec.append("backwards", strength > 1 && flag(5));
         spec
     })

@@ -4,7 +4,6 @@
 //! get it. What is not brought to its end, because the client has gone or this router dies, the shards bring to its end by themselves.
 
 use std::collections::BTreeMap;
-use std::mem;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -22,13 +21,13 @@ use crate::op::Operation;
 use crate::router::Router;
 
 /// How long a shard without a primary holds up what the others are to be told.
-const SEND: Duration = Duration::from_secs(1);
+pub(crate) const SEND: Duration = Duration::from_secs(1);
 
 /// How long shards are told which states to keep.
 const HOLD: Duration = Duration::from_millis(300);
 
 /// How long an answer is waited for before the request is sent again.
-const ANSWER: Duration = Duration::from_secs(5);
+pub(crate) const ANSWER: Duration = Duration::from_secs(5);
 
 /// So many decided commits are brought to their ends at once by other threads than their clients'.
 const FINISHED_AT_ONCE: usize = 64;
@@ -106,6 +105,9 @@ struct Commit {
     outcome: Option<Outcome>,
     /// What the transaction has done cannot be prepared, however often it is tried.
     refusal: Option<Error>,
+    /// It is committed, and the shards are to be told; whether they have been told together with others' decisions.
+    decision: Option<TransactionId>,
+    is_told: bool,
 }
 
 impl Commit {
@@ -116,7 +118,17 @@ impl Commit {
         settles: Option<(TransactionId, Vec<ShardId>)>,
     ) -> Commit {
         let (router, began) = (router.clone(), Instant::now());
-        Commit { router, committer, shards, settles, began, outcome: None, refusal: None }
+        Commit {
+            router,
+            committer,
+            shards,
+            settles,
+            began,
+            outcome: None,
+            refusal: None,
+            decision: None,
+            is_told: false,
+        }
     }
 
     /// Goes on until the outcome is known. What the shards are told of it is on its way then, and is brought to its end by others.
@@ -124,6 +136,10 @@ impl Commit {
         let go_on = || op.check_interrupt();
         loop {
             let under_way = self.send(&go_on)?;
+            if let (Some(Outcome::Committed(at)), Some(id)) = (self.outcome, self.decision.take()) {
+                self.tell_decision(id, at);
+                return Ok(at);
+            }
             if let Some(outcome) = self.outcome {
                 let refusal = self.refusal.take();
                 self.finish_elsewhere(under_way, &go_on);
@@ -138,6 +154,23 @@ impl Commit {
             }
             self.receive(under_way, &go_on)?;
         }
+    }
+
+    /// Has the shards told of a commit. Where that fails, this goes on.
+    fn tell_decision(mut self, id: TransactionId, at: ClusterTime) {
+        self.is_told = true;
+        let router = self.router.clone();
+        let writers = self.settles.iter().flat_map(|(_, writers)| writers);
+        let shards = writers.filter_map(|writer| self.shards.get(writer).cloned()).collect();
+        let otherwise = move || {
+            let router = self.router.clone();
+            // Those that are too many are left to the shards.
+            if router.finishing.fetch_add(1, Ordering::AcqRel) < FINISHED_AT_ONCE {
+                self.finish(Vec::new(), &|| router.until_end());
+            }
+            router.finishing.fetch_sub(1, Ordering::AcqRel);
+        };
+        router.tell_decision(&id, at, shards, Box::new(otherwise));
     }
 
     /// Brings the rest to its end, on a thread that no client waits for unless there are too many of them.
@@ -182,6 +215,10 @@ impl Commit {
         let mut under_way = Vec::new();
         for effect in self.committer.poll() {
             match effect {
+                // The first time it goes with others'.
+                CommitterEffect::Send { request: Request::Commit { id, .. }, .. } if !self.is_told => {
+                    self.decision = Some(id);
+                }
                 CommitterEffect::Send { to, request } => {
                     let shard = self.shards.get(&to);
                     under_way.extend(shard.and_then(|shard| send(&self.router, go_on, shard, to, &request)));
@@ -263,7 +300,8 @@ fn finish(router: &Router, go_on: GoOn<'_>, mut sent: Sent) -> Result<Said> {
     }
 }
 
-fn limited(go_on: GoOn<'_>, began: Instant, limit: Duration) -> Result<()> {
+/// Errors: the time is over; those of `go_on`.
+pub(crate) fn limited(go_on: GoOn<'_>, began: Instant, limit: Duration) -> Result<()> {
     go_on()?;
     match began.elapsed() < limit {
         true => Ok(()),
@@ -271,7 +309,8 @@ fn limited(go_on: GoOn<'_>, began: Instant, limit: Duration) -> Result<()> {
     }
 }
 
-fn message(router: &Router, command: &DocBuf) -> Message {
+/// A command to a shard.
+pub(crate) fn message(router: &Router, command: &DocBuf) -> Message {
     let mut message = Message::new();
     message.begin(0, |body| {
         body.append_all(command.as_raw());
@@ -296,7 +335,7 @@ fn unknown(error: Error) -> Error {
 
 impl Router {
     /// Errors: the router ends.
-    fn until_end(&self) -> Result<()> {
+    pub(crate) fn until_end(&self) -> Result<()> {
         if self.is_shutting_down() { Err(sheaf_front::front::shutting_down_error()) } else { Ok(()) }
     }
 
@@ -305,16 +344,12 @@ impl Router {
     pub async fn keep_settling(self: Arc<Self>) {
         const EVERY: Duration = Duration::from_millis(100);
         while !self.is_shutting_down() {
-            let settled = mem::take(&mut *self.settled.lock());
+            self.settle_decided();
             let times = self.open_times.due();
-            if !settled.is_empty() || !times.is_empty() {
+            if !times.is_empty() {
                 let router = self.clone();
-                let work = move || {
-                    router.hold(&times);
-                    router.settle(settled);
-                };
                 // A panic in there ends nothing but this round.
-                let _ = tokio::task::spawn_blocking(work).await;
+                let _ = tokio::task::spawn_blocking(move || router.hold(&times)).await;
             }
             tokio::select! {
                 () = tokio::time::sleep(EVERY) => {}
@@ -342,23 +377,6 @@ impl Router {
         for (call, mut message) in under_way {
             // Who is not told finds the state gone when he asks for it, and is told to begin anew.
             let _ = call.finish(&mut message, &asker);
-        }
-    }
-
-    fn settle(&self, settled: BTreeMap<ShardId, Vec<TransactionId>>) {
-        for (to, ids) in settled {
-            let began = Instant::now();
-            let go_on = || match self.is_shutting_down() || began.elapsed() > SEND {
-                true => Err(Error::new(Code::NETWORK_TIMEOUT, "no answer in time")),
-                false => Ok(()),
-            };
-            let command = Request::Settled { ids }.command();
-            let told = self.directory.shard(to.as_str(), &go_on).and_then(|shard| {
-                sheaf_cluster::run(&shard.set, &self.clock, "admin", &command, true, &go_on)
-            });
-            if let Err(error) = told {
-                tracing::debug!(%error, shard = %to, "a shard was not told what is settled");
-            }
         }
     }
 }

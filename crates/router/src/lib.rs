@@ -12,6 +12,8 @@ mod commit;
 mod config_servers;
 mod cursor;
 mod database;
+mod decided;
+mod deciding;
 mod forward;
 mod gather;
 mod merged;

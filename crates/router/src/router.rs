@@ -15,6 +15,7 @@ use sheaf_front::session::Sessions;
 use crate::accounts::KnownAccounts;
 use crate::commit::Settled;
 use crate::cursor::RouterCursor;
+use crate::decided::Decided;
 use crate::gather::Abandoned;
 use crate::open_times::OpenTimes;
 use crate::session::{OwnSessions, SessionState};
@@ -39,6 +40,8 @@ pub struct Router {
     pub(crate) own_sessions: OwnSessions,
     /// Commits that their shards are to be told of.
     pub(crate) settled: Settled,
+    /// Commits that their shards are being told of.
+    pub(crate) decided: Decided,
     /// The times that open transactions read at.
     pub(crate) open_times: Arc<OpenTimes>,
     /// Commits that are decided, and brought to their ends by nobody's thread.
@@ -76,6 +79,7 @@ impl Router {
             accounts: KnownAccounts::default(),
             own_sessions: OwnSessions::default(),
             settled: Settled::default(),
+            decided: Decided::default(),
             open_times: Arc::default(),
             finishing: AtomicUsize::new(0),
             abandoned: Arc::default(),

@@ -249,6 +249,16 @@ impl<'a> Operation<'a> {
         self.later.replace(Some(wait));
     }
 
+    /// Somebody waits for what is applied here to be on a majority. Decisions on transactions over shards ask for no sync of their own.
+    pub fn want_majority(&self) {
+        let replica =
+            self.node.replica().filter(|replica| self.node.is_in_cluster() && replica.is_writable());
+        let last = self.engine().last_applied();
+        if let Some(replica) = replica.filter(|replica| replica.commit_point().index < last.index) {
+            replica.hurry(last);
+        }
+    }
+
     /// Throws the reply away and runs the same request again after a wait that holds no thread.
     pub fn park(&self, until: Instant, waits: Waits) {
         self.parked.replace(Some(parked(self.node, Some(until), waits)));

@@ -47,6 +47,7 @@ pub fn prepare(op: &Operation<'_>, part: TxnPart) -> Result<Option<Parked>> {
     if !wanted.is_here(op.engine()) {
         op.check_interrupt()?;
         bring_about(replica, op, wanted)?;
+        op.want_majority();
         return Ok(Some(parked(op.node, op.deadline(), Waits::State(wanted))));
     }
     if of_one_moment {

@@ -24,6 +24,7 @@ pub mod time;
 pub mod transaction;
 mod types;
 
+pub use message::Decisions;
 pub use serving::Until;
 pub use shard::{LogRecord, ReaderId, Shard, ShardEffect};
 pub use time::{Clock, ClusterTime};

@@ -25,6 +25,8 @@ pub mod name {
     pub const CONFIRM: &str = "confirmTransaction";
     /// Of [`Request::Commit`](crate::Request::Commit), with `commitTimestamp`, and of [`Request::Abort`](crate::Request::Abort).
     pub const DECIDE: &str = "decideTransaction";
+    /// Of [`Decisions`](crate::Decisions); its value is an array of transactions.
+    pub const DECIDE_SEVERAL: &str = "decideTransactions";
     /// Of [`Request::Abandon`](crate::Request::Abandon).
     pub const ABANDON: &str = "abandonTransaction";
     /// Of [`Request::Ask`](crate::Request::Ask).
@@ -118,6 +120,65 @@ impl Request {
             name::RECOVER => Request::Recover { id },
             other => bail!(Code::COMMAND_NOT_FOUND, "no such command: '{other}'"),
         })
+    }
+}
+
+/// Commits of several transactions, of which a shard is told at once.
+///
+/// ```text
+/// {decideTransactions: [{lsid: {id: ...}, txnNumber: 3, commitTimestamp: Timestamp(...)}, ...], applied: true}
+/// {decided: [true, ...]}
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct Decisions {
+    /// Each with its time.
+    pub all: Vec<(TransactionId, ClusterTime)>,
+    /// Whether the answer is to come when they are applied. Else it comes when they are on a majority, and only then may they be settled.
+    pub applied: bool,
+}
+
+impl Decisions {
+    /// The command.
+    pub fn command(&self) -> DocBuf {
+        DocBuf::build(|out| {
+            let mut list = out.array(name::DECIDE_SEVERAL);
+            for (id, at) in &self.all {
+                let mut one = list.document();
+                one.append("lsid", RawDoc::new(&id.lsid)).append("txnNumber", id.number);
+                one.append("commitTimestamp", Timestamp::from(*at));
+            }
+            drop(list);
+            out.append("applied", self.applied);
+        })
+    }
+
+    /// What the command says.
+    ///
+    /// Errors: `FailedToParse`.
+    pub fn parse(body: RawDoc<'_>) -> Result<Decisions> {
+        let command = name::DECIDE_SEVERAL;
+        let own = body.get(command).and_then(|list| list.as_array());
+        let own = own.ok_or_else(|| malformed(command, command))?;
+        let decision = |value: Value<'_>| {
+            let at = value.as_doc().and_then(|doc| time(doc, "commitTimestamp"));
+            Ok((transaction(command, value)?, at.ok_or_else(|| malformed(command, "commitTimestamp"))?))
+        };
+        let all = own.values().map(decision).collect::<Result<_>>()?;
+        Ok(Decisions { all, applied: body.get("applied").is_some_and(|applied| applied.truthy()) })
+    }
+
+    /// The field of the reply: which of them the shard has.
+    pub fn append_answer(out: &mut DocWriter<'_, Vec<u8>>, has: &[bool]) {
+        let mut list = out.array("decided");
+        has.iter().for_each(|has| {
+            list.push(*has);
+        });
+    }
+
+    /// What a reply says.
+    pub fn parse_answer(reply: RawDoc<'_>) -> Option<Vec<bool>> {
+        let list = reply.get("decided")?.as_array()?;
+        Some(list.values().map(|has| has.truthy()).collect())
     }
 }
 
@@ -233,6 +294,30 @@ mod tests {
         ] {
             let command = request.command();
             assert_eq!(Request::parse(request.name(), command.as_raw()).unwrap(), request, "{command:?}");
+        }
+    }
+
+    #[test]
+    fn decisions_go_together() {
+        let all = vec![(id(), ClusterTime::from_micros(9)), (id(), ClusterTime::from_micros(10))];
+        for applied in [true, false] {
+            let decisions = Decisions { all: all.clone(), applied };
+            assert_eq!(Decisions::parse(decisions.command().as_raw()).unwrap(), decisions);
+        }
+        let reply = DocBuf::build(|out| Decisions::append_answer(out, &[true, false]));
+        assert_eq!(Decisions::parse_answer(reply.as_raw()), Some(vec![true, false]));
+        assert_eq!(Decisions::parse_answer(doc! { "ok": 1.0 }.as_raw()), None);
+        let one = doc! { "lsid": { "id": 7 }, "txnNumber": 3 };
+        for body in [
+            doc! { "decideTransactions": 1 },
+            doc! { "decideTransactions": [one.as_raw()] },
+            doc! { "decideTransactions": [1] },
+        ] {
+            assert_eq!(
+                Decisions::parse(body.as_raw()).unwrap_err().code(),
+                Code::FAILED_TO_PARSE,
+                "{body:?}"
+            );
         }
     }
 

@@ -13,7 +13,8 @@ use sheaf_errors::{Code, Error, Result};
 use sheaf_front::front::Front;
 use sheaf_replica::{Replica, spawn};
 use sheaf_shard::{
-    Answer, Executed, LogRecord, ReaderId, Record, ReplyId, Row, Rows, Shard, ShardEffect, TransactionId,
+    Answer, ClusterTime, Executed, LogRecord, ReaderId, Record, ReplyId, Row, Rows, Shard, ShardEffect,
+    TransactionId,
 };
 use sheaf_storage::{Engine, Interrupt, OpTime, Transaction, TransactionRecord};
 
@@ -423,6 +424,13 @@ impl ShardServer {
     /// An open transaction is over without a trace.
     pub fn abandon(self: &Arc<Self>, id: &TransactionId) {
         self.later(|machine| machine.abandon(id));
+    }
+
+    /// Whether the log, as far as it is applied, has the commit of a transaction at this time.
+    pub fn has_committed(&self, id: &TransactionId, at: ClusterTime) -> bool {
+        let state = self.state.lock();
+        let row = state.machine.as_ref().and_then(|machine| machine.rows().get(id));
+        matches!(row, Some(Row::Committed { at: known, .. }) if *known == at)
     }
 
     /// What has become of a transaction that was handed over.

@@ -138,7 +138,7 @@ impl GetMore<'_> {
         let limit = self.batch_size.filter(|n| *n > 0).map(|n| n as usize);
         let mut reply = Reply::with_capacity(batch_room(op, &namespace, limit));
         let mut result = Ok(Filled::More);
-        let mut returned = 0;
+        let (mut returned, mut is_stream) = (0, false);
         reply.fill(|doc| {
             let mut body = doc.document("cursor");
             let mut batch = Batch::new(body.array("nextBatch"), limit);
@@ -147,6 +147,7 @@ impl GetMore<'_> {
             drop(batch);
             if let Some(token) = pinned.cursor().cursor.resume_token() {
                 body.append("postBatchResumeToken", &token);
+                is_stream = true;
             }
             let open = matches!(result, Ok(Filled::More)) && !pinned.is_killed();
             body.append("id", if open { self.id } else { 0 });
@@ -166,6 +167,9 @@ impl GetMore<'_> {
         if let Some(waits) = waits.filter(|_| Instant::now() < until) {
             *info.await_until.lock() = Some(until);
             pinned.release(0);
+            if is_stream {
+                op.want_majority();
+            }
             op.park(until, Waits::Cursor(waits, info));
             return Ok(reply);
         }

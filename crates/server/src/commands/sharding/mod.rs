@@ -1,5 +1,6 @@
 //! What routers and shards ask each other's primaries.
 
+mod decisions;
 mod hold;
 mod internal;
 mod moves;
@@ -80,6 +81,7 @@ mod moved {
     }
 }
 
+use decisions::DecideTransactions;
 use hold::HoldSnapshots;
 use internal::{ByConductor, ByRouter};
 use moves::OfMove;
@@ -89,6 +91,7 @@ use transactions::OfTransaction;
 /// The commands of this group.
 pub static COMMANDS: &[Entry<RunOnMongod>] = &[
     registered!(AdvanceStreams),
+    registered!(DecideTransactions),
     registered!(HoldSnapshots),
     registered!(state::CleanupOrphaned<'_>),
     registered!(state::GetShardVersion<'_>),

@@ -146,7 +146,7 @@ impl role::Wait for Later {
 /// The session of a transaction.
 ///
 /// Errors: `FailedToParse` and kin, where its `lsid` is none or has more than its `id`.
-fn session_of(id: &TransactionId) -> Result<LogicalSessionId> {
+pub(super) fn session_of(id: &TransactionId) -> Result<LogicalSessionId> {
     let session = LogicalSessionId::parse(RawDoc::new(&id.lsid))?;
     if session.document().as_bytes() != &*id.lsid {
         bail!(Code::FAILED_TO_PARSE, "the lsid of a transaction has its id and nothing else");

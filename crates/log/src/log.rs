@@ -8,6 +8,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
+use rustix::fs::FallocateFlags;
+use rustix::io::Errno;
+
 use crate::entry::{HEADER_LEN, Header, MAX_PAYLOAD, Salt, following};
 use crate::files::{ReadFiles, Reserve};
 use crate::lock::lock;
@@ -88,6 +91,8 @@ pub struct Log {
 /// Zeros are written ahead in pieces of this size, when less than the other size is left of them.
 const ROOM_BYTES: u64 = 1 << 20;
 const ROOM_BYTES_MIN: u64 = 32 << 10;
+/// Disk space is reserved in pieces of this size where it is to be had.
+const RESERVED_BYTES: u64 = 1 << 20;
 /// Who appends more than this between two syncs has its syncs last long anyway.
 const SMALL_SYNC_BYTES: u64 = 128 << 10;
 
@@ -99,6 +104,8 @@ struct Writer {
     offset: u64,
     /// Up to where the current segment is zeros behind `offset`, if that is further.
     zeroed: u64,
+    /// Up to where the current segment has its place on the disk, if that is further still.
+    reserved: u64,
     /// `offset` when room was last asked for.
     room_asked: u64,
     last: OpTime,
@@ -171,6 +178,7 @@ impl Log {
             salt,
             offset,
             zeroed,
+            reserved: zeroed,
             room_asked: offset,
             last: tail.last,
             folder_changes: 1,
@@ -255,6 +263,36 @@ impl Log {
         }
     }
 
+    /// Reserves disk space for an entry with a payload of this size, so that appending it cannot fail for want of that: for who cannot take
+    /// an entry back. File systems that reserve nothing leave that to the append.
+    ///
+    /// Errors: the disk is full; nothing has changed then.
+    pub fn reserve(&self, payload: usize) -> Result<()> {
+        let size = (HEADER_LEN + payload) as u64;
+        let mut writer = self.writer_for(size)?;
+        let end = writer.offset + size;
+        let from = writer.offset.max(writer.zeroed).max(writer.reserved);
+        if end <= from {
+            return Ok(());
+        }
+        let ahead = (end + RESERVED_BYTES).min(self.options.segment_bytes).max(end);
+        for to in [ahead, end] {
+            let reserved = rustix::fs::fallocate(&writer.file, FallocateFlags::KEEP_SIZE, from, to - from);
+            match reserved {
+                Ok(()) => {
+                    writer.reserved = to;
+                    return Ok(());
+                }
+                Err(Errno::NOSPC | Errno::DQUOT) if to > end => {}
+                Err(error @ (Errno::NOSPC | Errno::DQUOT)) => {
+                    return Err(Error::io("reserving space", error.into()));
+                }
+                Err(_) => return Ok(()),
+            }
+        }
+        Ok(())
+    }
+
     /// Takes note of entries that were written at these places, or takes back what a short write left, so that the log ends in a whole entry.
     fn appended(
         &self,
@@ -266,7 +304,7 @@ impl Log {
         if let Err(error) = written {
             let mut file = &*writer.file;
             let back = file.set_len(writer.offset).and_then(|()| file.seek(SeekFrom::Start(writer.offset)));
-            writer.zeroed = writer.offset;
+            (writer.zeroed, writer.reserved) = (writer.offset, writer.offset);
             if back.is_err() {
                 self.shared.failed.store(true, Ordering::Release);
             }
@@ -301,15 +339,15 @@ impl Log {
     }
 
     fn next_segment(&self, writer: &mut Writer, first_index: u64) -> Result<()> {
-        if writer.zeroed > writer.offset {
+        if writer.zeroed.max(writer.reserved) > writer.offset {
             writer.file.set_len(writer.offset).map_err(|e| Error::io("closing a segment", e))?;
-            writer.zeroed = writer.offset;
+            (writer.zeroed, writer.reserved) = (writer.offset, writer.offset);
         }
         let (segment, file) = Segment::create(&self.options.dir, first_index, writer.salt, &self.reserve)?;
         writer.file = file;
         writer.salt = segment.salt;
         writer.offset = segment.bytes;
-        writer.zeroed = segment.bytes;
+        (writer.zeroed, writer.reserved) = (segment.bytes, segment.bytes);
         writer.room_asked = segment.bytes;
         writer.unsynced.push(writer.file.clone());
         writer.folder_changes += 1;
@@ -501,7 +539,7 @@ impl Log {
         writer.file = file;
         writer.salt = segment.salt;
         writer.offset = end;
-        writer.zeroed = end;
+        (writer.zeroed, writer.reserved) = (end, end);
         writer.room_asked = end;
         writer.last = at;
         // Files before it may still have bytes that no sync has covered.

@@ -110,6 +110,7 @@ impl Replica {
             writable: AtomicBool::new(false),
             readable: AtomicBool::new(false),
             flushable: AtomicU64::new(0),
+            alone: AtomicBool::new(false),
             commit: Mutex::default(),
             on_commit: OnceLock::new(),
             durable_seq: AtomicU64::new(0),
@@ -241,6 +242,8 @@ impl Replica {
         }
         let flushable = core.commit_point().index.min(core.positions().durable.index);
         self.flushable.store(flushable, Ordering::Release);
+        let alone = core.config().is_some_and(|config| config.members.len() == 1);
+        self.alone.store(alone, Ordering::Release);
         self.kept.lock().set(core.kept_bytes());
     }
 

@@ -79,6 +79,8 @@ pub struct Replica {
     pub(crate) readable: AtomicBool,
     /// Index up to which flushes may go.
     pub(crate) flushable: AtomicU64,
+    /// The configuration has no other member.
+    pub(crate) alone: AtomicBool,
     pub(crate) commit: Mutex<{ rank::TOLD }, OpTime>,
     /// Whom to tell of the commit point.
     pub(crate) on_commit: OnceLock<CommitListener>,

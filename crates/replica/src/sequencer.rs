@@ -87,6 +87,10 @@ impl Sequencer for Replica {
         self.is_writable()
     }
 
+    fn is_alone(&self) -> bool {
+        self.alone.load(Ordering::Acquire)
+    }
+
     fn pause(&self) -> Duration {
         let millis = self.lag_millis.load(Ordering::Relaxed);
         // Who is away does not catch up the sooner for it.

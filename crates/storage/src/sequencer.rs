@@ -47,6 +47,11 @@ pub trait Sequencer: Send + Sync {
     /// Whether [`Sequencer::propose`] would be of use now.
     fn takes_writes(&self) -> bool;
 
+    /// Whether there is no other member at all: nobody takes over where this one cannot go on.
+    fn is_alone(&self) -> bool {
+        false
+    }
+
     /// How long a commit is to be held back before it begins, because the set is far behind.
     fn pause(&self) -> std::time::Duration {
         std::time::Duration::ZERO

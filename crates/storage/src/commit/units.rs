@@ -32,6 +32,7 @@ impl Core {
             .iter()
             .filter_map(|unit| unit.since)
             .try_for_each(|since| self.commits.check_no_others(since))?;
+        self.reserve_alone(sequencer, group.iter().map(|unit| unit.payload.len()).sum())?;
         let stamps = Stamps::at((self.base.options.clock_micros)());
         let mut times: SmallVec<[OpTime; 4]> = SmallVec::new();
         let own = sequencer.propose(&mut |term, after| {
@@ -63,6 +64,17 @@ impl Core {
         );
         times.iter_mut().for_each(|at| at.index = entry.index);
         Ok((own, Span::of(&unit.entries), times))
+    }
+
+    /// What is proposed cannot be taken back. A primary whose log cannot grow is replaced by another member; where there is none, who wants
+    /// to write must be told before it is too late for that.
+    ///
+    /// Errors: `OutOfDiskSpace`.
+    pub(crate) fn reserve_alone(&self, sequencer: &dyn Sequencer, bytes: usize) -> Result<()> {
+        match self.durability.log().filter(|_| sequencer.is_alone()) {
+            Some(log) => log.reserve(bytes).map_err(|error| self.durability.log_error(error)),
+            None => Ok(()),
+        }
     }
 
     /// Applies what comes before this member's own unit, and gives that.

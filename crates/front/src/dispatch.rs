@@ -131,7 +131,7 @@ fn begin(request: &Request<'_>, resumed: bool) -> Instant {
         return current.started;
     }
     client.stop.clear();
-    client.stop.watch(request.started, request.only_reads());
+    client.stop.watch(request.started, request.ends_with_client());
     let op_id = request.front.next_op_id();
     current.begin(op_id, request.started, request.db, command.name, request.body, request.lsid());
     current.needs_primary = command.spec.access.is_write() || request.in_transaction();

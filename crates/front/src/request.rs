@@ -168,6 +168,14 @@ impl<'a> Request<'a> {
         self.command.spec.ends_with_client && !self.writes_after_all
     }
 
+    /// Whether it ends when its client has gone. What a router asks for does so too where it writes documents: the router ends its connection
+    /// when its own operation is killed or out of time, and tells whoever waits for it; what is left undone is its client's to repeat.
+    pub fn ends_with_client(&self) -> bool {
+        let writes =
+            matches!(self.command.name, "insert" | "update" | "delete" | "findAndModify" | "bulkWrite");
+        self.only_reads() || (writes && self.generic.shard_version.is_some())
+    }
+
     /// The connection.
     pub fn client(&self) -> &'a Arc<Client> {
         self.client

@@ -104,8 +104,13 @@ pub fn command(
             let is_replaced = own.is_some() && Own::replaces(name);
             !(is_own(name) || is_concern || is_replaced || stays(name))
         };
+        // Of a getMore it is how long it waits.
+        let left = op.time_left().filter(|_| op.command.name != "getMore");
         for field in body.body.iter().filter(goes) {
-            out.append_element(field);
+            match left.filter(|_| field.key() == "maxTimeMS") {
+                Some(left) => _ = out.append("maxTimeMS", left.as_millis().max(1) as i64),
+                None => _ = out.append_element(field),
+            }
         }
         if let Some(own) = &*own {
             own.append(out);

@@ -66,3 +66,43 @@ def stages_behind_current_op_run_on_the_router(cluster):
             assert session.session_id["id"] in known
         spread_evenly(client, "operationsspread.plants")
         assert client.operationsspread.plants.count_documents({}) == 100
+
+
+@check
+def killed_and_overdue_writes_end_on_shards(cluster):
+    """A router's operation that is killed or out of time leaves nothing behind that goes on."""
+    ends = [members.direct(members.primary()) for members in cluster.shards]
+    with cluster.client(0, retryWrites=False) as client, ends[0], ends[1]:
+        spread_evenly(client, "killed.plants")
+        client.killed.plants.insert_many([{"k": number % 100, "n": 0} for number in range(20000)])
+        total = {"$reduce": {"input": {"$range": [0, 2000]}, "initialValue": 0, "in": {"$add": ["$$value", "$$this"]}}}
+        update = {"update": "plants", "updates": [{"q": {}, "u": [{"$set": {"n": total}}], "multi": True}]}
+
+        def under_way(of, **local):
+            shown = of.admin.aggregate([{"$currentOp": local}])
+            return [op["opid"] for op in shown if op.get("command", {}).get("update") == "plants"]
+
+        def ended(code, meanwhile=lambda: None, **limit):
+            codes = []
+
+            def attempt():
+                try:
+                    client.killed.command(update, **limit)
+                except OperationFailure as error:
+                    codes.append(error.code)
+
+            thread = threading.Thread(target=attempt)
+            thread.start()
+            meanwhile()
+            thread.join()
+            assert codes == [code], codes
+            eventually(lambda: not any(under_way(end) for end in ends), "the shards' operations end")
+
+        def kill():
+            eventually(lambda: any(under_way(end) for end in ends), "the update runs")
+            for op in under_way(client, localOps=True):
+                client.admin.command("killOp", op=op)
+
+        ended(50, maxTimeMS=700)
+        ended(11601, kill)
+        assert client.killed.plants.count_documents({"n": 0}) > 10000, "they went on to the end"

@@ -66,8 +66,8 @@ fn tell(op: &Operation<'_>, internal: &str, own: Value<'_>, body: RawDoc<'_>) ->
         for field in body.iter().skip(1).filter(|field| !is_generic(field.key_bytes())) {
             out.append_element(field);
         }
-        if let Some(millis) = op.max_time_ms() {
-            out.append("maxTimeMS", millis as i64);
+        if let Some(left) = op.time_left() {
+            out.append("maxTimeMS", left.as_millis().max(1) as i64);
         }
         out.append("writeConcern", doc! { "w": "majority" }.as_raw());
     });

@@ -5,25 +5,22 @@ use std::sync::Arc;
 use sheaf_bson::DocBuf;
 use sheaf_errors::Result;
 use sheaf_expr::StoredFunctions;
-use sheaf_storage::{Direction, Range};
-
-use crate::node::Node;
-use crate::op::Operation;
+use sheaf_storage::{Direction, Engine, Range};
 
 /// A database's own.
 struct OfDatabase {
-    node: Arc<Node>,
+    engine: Engine,
     namespace: String,
 }
 
-/// Those of the operation's database.
-pub fn of(op: &Operation<'_>) -> Arc<dyn StoredFunctions> {
-    Arc::new(OfDatabase { node: op.node().clone(), namespace: op.namespace("system.js") })
+/// Those in a database's `system.js`.
+pub fn of(engine: Engine, namespace: String) -> Arc<dyn StoredFunctions> {
+    Arc::new(OfDatabase { engine, namespace })
 }
 
 impl StoredFunctions for OfDatabase {
     fn load(&self) -> Result<DocBuf> {
-        let view = self.node.engine().view()?;
+        let view = self.engine.view()?;
         let Some(collection) = view.collection(&self.namespace) else { return Ok(DocBuf::new()) };
         let mut cursor = view.records(collection, Range::ALL, Direction::Forward)?;
         let mut stored = DocBuf::new();

@@ -10,6 +10,7 @@ use sheaf_storage::Uuid;
 use super::change_stream;
 use super::pipeline::{PipelineCursor, parse};
 use super::query::{collated_cx, first_batch};
+use super::query_settings;
 use super::writes::check_writable;
 use crate::args::{Args, Loose, NonNegative, check_collection_name};
 use crate::command::*;
@@ -17,7 +18,6 @@ use crate::commands::ddl::names;
 use crate::concern::{ReadConcern, ReadLevel};
 use crate::forward;
 use crate::op::Operation;
-use crate::query_settings;
 use crate::reply::Reply;
 
 /// `{aggregate: "users", pipeline: [...], cursor: {}}`, or `{aggregate: 1, ...}` without a collection.

@@ -16,13 +16,13 @@ use sheaf_storage::{Collection, Uuid};
 
 use super::pipeline::{PipelineCursor, parse};
 use super::query::{collated_cx, parse_filter};
+use super::query_settings;
 use sheaf_rows::{Cx, Limits};
 
 use crate::args::Args;
 use crate::command::*;
 use crate::commands::ddl::names;
 use crate::op::Operation;
-use crate::query_settings;
 use crate::reply::Reply;
 
 /// `{distinct: "users", key: "country", query: {...}}`

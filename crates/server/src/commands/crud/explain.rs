@@ -22,13 +22,13 @@ use super::find::Find;
 use super::find_and_modify::FindAndModify;
 use super::pipeline::{database, parse};
 use super::query::parse_cx;
+use super::query_settings;
 use super::update::Update;
 use sheaf_rows::{Cx, Limits};
 
 use crate::args::Args;
 use crate::command::*;
 use crate::op::Operation;
-use crate::query_settings;
 use crate::reply::Reply;
 
 /// `{explain: {find: ...}, verbosity: "queryPlanner"}`

@@ -13,13 +13,13 @@ use sheaf_storage::{Collection, Doc, Engine, Uuid, View};
 
 use super::pipeline::PipelineCursor;
 use super::query::{PlanCursor, collated_cx, empty_cursor, first_batch, parse_cx, parse_filter, set_sort};
+use super::query_settings;
 use sheaf_rows::{Cx, Limits, Operator};
 
 use crate::args::{Args, Loose, NonNegative};
 use crate::command::*;
 use crate::commands::ddl::names;
 use crate::op::Operation;
-use crate::query_settings;
 use crate::reactor::LONG_BYTES;
 use crate::reply::Reply;
 use crate::sharding::Placed;

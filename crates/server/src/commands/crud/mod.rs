@@ -14,6 +14,7 @@ mod insert;
 pub mod map_reduce;
 pub mod pipeline;
 pub mod query;
+mod query_settings;
 pub mod rights;
 mod update;
 pub mod writes;

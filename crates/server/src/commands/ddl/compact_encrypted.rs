@@ -23,7 +23,7 @@ const fn spec(help: &'static str, needs: &'static [Privilege]) -> Spec {
         api_v1: false,
         admin_only: false,
         test_only: false,
-        concerns: Concerns::NONE,
+        concerns: Concerns::WRITE,
         privileges: Privileges::Needs(needs),
         spread: Spread::PrimaryShard,
         counter: Counter::Command,

@@ -28,7 +28,7 @@ const fn spec(help: &'static str) -> Spec {
         api_v1: false,
         admin_only: true,
         test_only: false,
-        concerns: Concerns::NONE,
+        concerns: Concerns::WRITE,
         privileges: Privileges::Needs(NEEDS),
         spread: Spread::Refused,
         counter: Counter::Command,

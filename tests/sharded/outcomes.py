@@ -72,3 +72,48 @@ def a_commit_that_is_asked_for_after_a_restart(cluster):
             for _ in range(2):
                 assert second.admin.command(commit, session=same)["ok"] == 1
         assert first.tokens.plants.count_documents({}) == 2
+
+
+@check
+def collections_made_in_transactions(cluster):
+    """A transaction that makes a collection commits where it writes on one shard, whatever it reads; over several it never does (263)."""
+    with cluster.client() as client:
+        for at in (0, 1):
+            client.admin.command("enableSharding", f"making{at}", primaryShard=f"shard{at}")
+            client[f"making{at}"].plants.insert_one({"_id": 0})
+        here, there = client.making0, client.making1
+
+        def run(name, *steps):
+            with client.start_session() as session, session.start_transaction():
+                for step in steps:
+                    step(name, session)
+
+        def create(name, session):
+            here.create_collection(name, session=session)
+
+        def implied(name, session):
+            here[name].insert_one({}, session=session)
+
+        def index(name, session):
+            here[name].create_index("a", session=session)
+
+        def near(_, session):
+            here.plants.insert_one({}, session=session)
+
+        def far(_, session):
+            there.plants.insert_one({}, session=session)
+
+        def look(_, session):
+            there.plants.find_one({}, session=session)
+
+        for making in (create, implied, index):
+            for at, steps in enumerate([(making,), (making, near), (near, making), (look, making), (making, look)]):
+                name = f"{making.__name__}{at}"
+                run(name, *steps)
+                assert name in here.list_collection_names(), name
+            for at, steps in enumerate([(making, far), (far, making), (near, far, making), (far, making, near)]):
+                name = f"{making.__name__}_{at}"
+                before = there.plants.count_documents({})
+                refused(263, lambda: run(name, *steps))
+                assert name not in here.list_collection_names(), name
+                assert there.plants.count_documents({}) == before, name

@@ -11,7 +11,7 @@ import bson
 import pymongo
 from bson import Int64
 from common import command_fails, connect, fails
-
+from members import wait_for
 from sheaf_process import Server, find_binary
 
 PASSWORD = "pencil-7731"
@@ -172,6 +172,36 @@ def bad_flags():
         assert done.returncode != 0 and words.replace("auditDestination", "auditLog.destination") in done.stderr, (flags, done)
 
 
+def changed_at_run_time():
+    """`setAuditConfig` holds at once and after a start, where `auditLog.runtimeConfiguration` allows it."""
+    with tempfile.TemporaryDirectory(prefix="sheaf-audit-") as folder:
+        path, config = pathlib.Path(folder) / "audit.json", pathlib.Path(folder) / "sheaf.yaml"
+        config.write_text(
+            f"auditLog: {{destination: file, format: JSON, path: {path}, runtimeConfiguration: true}}\n"
+        )
+        with Server(args=["--config", str(config)]) as server:
+            with connect(server) as client:
+                first = client.admin.command("getAuditConfig")
+                assert (first["filter"], first["auditAuthorizationSuccess"]) == ({}, False), first
+                command_fails(40414, client.admin, "setAuditConfig", filter={})
+                command_fails(2, client.admin, "setAuditConfig", filter={"$nonesuch": 1}, auditAuthorizationSuccess=True)
+                wanted = {"atype": "createCollection"}
+                client.admin.command("setAuditConfig", filter=wanted, auditAuthorizationSuccess=False)
+                now = client.admin.command("getAuditConfig")
+                assert now["filter"] == wanted and now["clusterParameterTime"] > first["clusterParameterTime"], now
+                before = len(events(path))
+                client.lib.c.insert_one({})
+                client.lib.drop_collection("c")
+                assert [event["atype"] for event in events(path)[before:]] == ["createCollection"]
+            server.stop()
+            server.start()
+            with connect(server) as client:
+                wait_for("the filter", lambda: client.admin.command("getAuditConfig")["filter"] == wanted)
+    with audited() as (server, _), connect(server) as client:
+        command_fails(345, client.admin, "getAuditConfig")
+        command_fails(345, client.admin, "setAuditConfig", filter={}, auditAuthorizationSuccess=False)
+
+
 def a_full_disk():
     """What cannot be written down is not done; the file system is a small one in memory, which needs root."""
     folder = tempfile.mkdtemp(prefix="sheaf-audit-full-")
@@ -302,6 +332,7 @@ CHECKS = {
     "audit": one_of_each,
     "audit-filter": successes_and_filters,
     "audit-flags": bad_flags,
+    "audit-config": changed_at_run_time,
     "audit-full": a_full_disk,
     "secrets": nothing_secret_is_written,
 }

@@ -8,6 +8,8 @@
 //! To add a stage: write its file under `stages` (its entry, its parsing, its [`Stage`]), and name the entry in [`STAGES`]. To add an
 //! accumulator: write its state under `accumulators` and its entry in [`ACCUMULATORS`].
 
+#![forbid(unsafe_code)]
+
 mod accumulators;
 mod database;
 mod filters;

@@ -8,6 +8,8 @@
 //! - [`OwnedValue`], [`Ordered`]: a value kept, a value as a key of sets and maps.
 //! - [`number`]: the numeric semantics that operators share, over [`Decimal128`] arithmetic.
 
+#![forbid(unsafe_code)]
+
 mod build;
 pub mod calendar;
 mod cluster_time;

@@ -14,6 +14,8 @@
 //! may be sent again; reads on its own, writes with a transaction number, so that they happen once. That costs the server
 //! something, so a connection string has to ask for it, other than with drivers.
 
+#![forbid(unsafe_code)]
+
 mod address;
 mod auth;
 mod batch;

@@ -6,6 +6,8 @@
 //! - [`Directory`] remembers what `config.*` says of shards, databases and sharded collections ([`Sharded`]).
 //! - [`Clock`] is the newest cluster time that was heard of.
 
+#![forbid(unsafe_code)]
+
 mod address;
 mod call;
 mod clock;

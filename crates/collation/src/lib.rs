@@ -6,6 +6,8 @@
 //!
 //! Whoever has no collator compares bytes with [`sheaf_bson::compare`]; [`compare_by`] is that with one branch more.
 
+#![forbid(unsafe_code)]
+
 mod collator;
 mod locales;
 mod spec;

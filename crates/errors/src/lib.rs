@@ -4,6 +4,8 @@
 //! of the language that those crates implement. Other crates have error enums of their own, and
 //! `sheaf-server` alone turns those into an [`Error`].
 
+#![forbid(unsafe_code)]
+
 mod codes;
 
 use std::borrow::Cow;

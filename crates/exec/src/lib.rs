@@ -9,6 +9,8 @@
 //! - [`usage`]: how often indexes and collections are read.
 //! - [`explain`]: plans and their figures in MongoDB's shape.
 
+#![forbid(unsafe_code)]
+
 pub mod bounds;
 pub mod change_stream;
 pub mod database;

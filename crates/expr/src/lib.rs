@@ -8,6 +8,8 @@
 //! Operators live in one table ([`operator`]), one file per family under `ops`. To add one: write its
 //! evaluation function in the family's file and its entry in the `OPERATORS` list at the top of that file.
 
+#![forbid(unsafe_code)]
+
 mod constant;
 mod context;
 mod date_text;

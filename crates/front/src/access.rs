@@ -8,7 +8,7 @@ use sheaf_auth::{
     Account, Action, ActionSet, Credential, Keys, MEMBER_USER, Mechanism, RoleName, Target, UserName,
     legacy_digest,
 };
-use sheaf_bson::DocBuf;
+use sheaf_bson::{DocBuf, Value};
 use sheaf_errors::Result;
 
 use crate::params::Parameters;
@@ -228,6 +228,20 @@ impl Rights {
             Held::Everything => Some(NO_ROLES.clone()),
             Held::Member | Held::FirstUser | Held::Nothing => None,
         }
+    }
+
+    /// Whether they are those of a member, who asks for others.
+    pub fn are_members(&self) -> bool {
+        matches!(self.0, Held::Member)
+    }
+
+    /// For whom a router asks, in the form of `$audit`: its user with all roles; `None` where nobody has to say who he is.
+    pub fn asked_for(&self) -> Option<DocBuf> {
+        let Held::Account(account) = &self.0 else { return None };
+        Some(DocBuf::build(|doc| {
+            account.user.name.write(&mut doc.document("$impersonatedUser"));
+            doc.append("$impersonatedRoles", Value::Array(account.roles_shown().as_raw()));
+        }))
     }
 
     /// Whether the user has this role, by itself or by another.

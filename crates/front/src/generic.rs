@@ -42,6 +42,8 @@ pub struct GenericArgs<'a> {
     pub retry_of: Option<RetryOf<'a>>,
     /// `retryAttempt`, of a router's request.
     pub attempt: Option<Attempt>,
+    /// `$audit`, of a router's request: for whom it asks. Only what members say of it counts.
+    pub asked_for: Option<RawDoc<'a>>,
     /// `shardVersion`, of a router's request.
     pub shard_version: Option<ShardVersion>,
 }
@@ -239,6 +241,7 @@ impl<'a> GenericArgs<'a> {
                 self.api_deprecation_errors = Loose::from_value(value, &at)?.map(|b| b.0);
             }
             "comment" => self.comment = Some(value),
+            "$audit" => self.asked_for = RawDoc::from_value(value, &at)?,
             "$readPreference" => {
                 self.read_preference = RawDoc::from_value(value, &at)?;
                 if let Some(Value::String(mode)) = self.read_preference.map(|doc| doc.get_or_missing("mode"))

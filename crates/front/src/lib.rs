@@ -5,6 +5,8 @@
 //! A request's way: [`connection`] reads a message, [`dispatch`] does once what every command needs, the role runs it with
 //! [`args::Args`] and a [`request::Request`], and its [`reply::Reply`] goes out in the buffer in which it was built.
 
+#![forbid(unsafe_code)]
+
 pub mod access;
 pub mod args;
 pub mod audit;

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use bumpalo::Bump;
+use sheaf_auth::UserName;
 use sheaf_bson::{DocBuf, RawDoc, Value};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_wire::Sequence;
@@ -214,6 +215,27 @@ impl<'a> Request<'a> {
     /// `writeConcern`, as the client gave it.
     pub fn write_concern(&self) -> Option<WriteConcern<'a>> {
         self.generic.write_concern
+    }
+
+    /// For whom a member asks, if it is a router that has said so.
+    fn asked_for(&self) -> Option<RawDoc<'a>> {
+        self.generic.asked_for.filter(|_| self.rights.are_members())
+    }
+
+    /// Whose doing it is, where a router asks for its client.
+    pub fn user_asked_for(&self) -> Option<UserName> {
+        UserName::read(self.asked_for()?.get("$impersonatedUser")?.as_doc()?)
+    }
+
+    /// The roles of whose doing it is, as `$$USER_ROLES` shows them.
+    pub fn user_roles(&self) -> Option<Arc<DocBuf>> {
+        match self.asked_for() {
+            Some(asked_for) => {
+                let roles = asked_for.get("$impersonatedRoles").and_then(|roles| roles.as_array())?;
+                Some(Arc::new(DocBuf::from(roles)))
+            }
+            None => self.rights.user_roles(),
+        }
     }
 
     /// `comment`: any value, or missing.

@@ -51,6 +51,9 @@ pub trait SessionRegistry: Send + Sync {
     /// Errors: `TooManyLogicalSessions`.
     fn touch(&self, id: LogicalSessionId) -> Result<()>;
 
+    /// Whether it is known to be somebody else's than this user's.
+    fn is_of_another(&self, id: LogicalSessionId, user: &UserName) -> bool;
+
     /// Ends sessions at their clients' wish.
     fn end(&self, ids: &[LogicalSessionId]);
 
@@ -72,6 +75,10 @@ pub struct NoSessions;
 impl SessionRegistry for NoSessions {
     fn touch(&self, _: LogicalSessionId) -> Result<()> {
         Ok(())
+    }
+
+    fn is_of_another(&self, _: LogicalSessionId, _: &UserName) -> bool {
+        false
     }
 
     fn end(&self, _: &[LogicalSessionId]) {}

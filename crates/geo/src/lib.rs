@@ -10,6 +10,8 @@
 //! sphere, edges are geodesics and shapes may hold each other; that world is S2's, by the crate `s2rst`. A legacy pair lives in the
 //! plane and is taken to the sphere where a query asks for it; a GeoJSON point lives on the sphere and has a place in the plane.
 
+#![forbid(unsafe_code)]
+
 mod cells;
 mod geojson;
 mod grid;

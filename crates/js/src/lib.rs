@@ -12,6 +12,8 @@
 //! - **Values.** Documents and values become objects of JavaScript and back ([`to_js`], [`from_js`]). Numbers come back as doubles, but a field of a
 //!   document that is handed back with the value that it came with keeps its type, as in MongoDB.
 
+#![forbid(unsafe_code)]
+
 mod from_js;
 mod sandbox;
 mod source;

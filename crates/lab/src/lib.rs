@@ -4,6 +4,7 @@
 //! experiment runs against a Sheaf that it starts itself, against a folder with `mongod` binaries, and against
 //! anything behind a connection string.
 
+#![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "a test sends a message or two"))]
 
 pub mod check;

@@ -23,6 +23,8 @@
 //! which nobody outside knows: no bytes that a client has sent can pass for an entry. Segments of version 1 have neither
 //! (`0:u64`, `durable:u64`); they are read, and go on as they began.
 
+#![forbid(unsafe_code)]
+
 mod entry;
 mod files;
 mod lock;

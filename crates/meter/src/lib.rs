@@ -14,6 +14,8 @@
 //! Outside any operation time is never over, and memory is free: what is small or bounded otherwise needs no meter.
 //! Background work that must end with the node, or that runs clients' expressions, installs a meter of its own.
 
+#![forbid(unsafe_code)]
+
 mod account;
 mod current;
 mod meter;

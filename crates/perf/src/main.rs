@@ -6,6 +6,8 @@
 //!
 //! This crate is a client: it knows the server as a process and a socket, and uses nothing of it but BSON building.
 
+#![forbid(unsafe_code)]
+
 mod analysis;
 mod bulk;
 mod client;

@@ -9,6 +9,8 @@
 //!
 //! Nothing here touches a disk, a clock or a socket: the time and random numbers are passed in.
 
+#![forbid(unsafe_code)]
+
 pub mod diff;
 pub mod matcher;
 mod owned;

@@ -8,6 +8,8 @@
 //! No socket, clock, thread or disk is used here. The design is told in
 //! `docs/design/0003-replication-core.md`.
 
+#![forbid(unsafe_code)]
+
 mod codec;
 pub mod config;
 mod effect;

@@ -12,6 +12,8 @@
 //! Locks, outermost first: storage's pipeline, the state file, the core, what it tells ([`sheaf_storage::order`]). The core's
 //! effects are performed under its lock, in order, and none of them waits.
 
+#![forbid(unsafe_code)]
+
 mod addresses;
 mod asking;
 mod confirm;

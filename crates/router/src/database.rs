@@ -185,7 +185,11 @@ impl Database for ClusterDatabase {
             Err(error) => match view::resolved(&error) {
                 Some(view) if view.namespace == namespace.to_string() => {
                     let on = Namespace::new(&*namespace.database, view.collection);
-                    let mut parse = sheaf_expr::ParseCx::new().with_collator(pipeline.collator().cloned());
+                    let user_roles = self.link.rights().user_roles();
+                    let system =
+                        sheaf_expr::SystemVariables { cluster_clock: None, user_roles, stored: None };
+                    let parse = sheaf_expr::ParseCx::new().with_system(system);
+                    let mut parse = parse.with_collator(pipeline.collator().cloned());
                     let below = Pipeline::parse_view(view.stages.as_raw(), &on, &mut parse)?;
                     parse.finish()?;
                     self.run(&on, &Arc::new(below.followed_by(pipeline)?), cx)

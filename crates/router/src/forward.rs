@@ -24,6 +24,7 @@ fn is_own(name: &str) -> bool {
     matches!(
         name,
         "$db"
+            | "$audit"
             | "$clusterTime"
             | "startTransaction"
             | "recoveryToken"
@@ -114,6 +115,9 @@ pub fn command(
         }
         if let Some(own) = &*own {
             own.append(out);
+        }
+        if let Some(asked_for) = op.rights.asked_for() {
+            out.append("$audit", &asked_for);
         }
         add(out);
         to.append_versions(out);

@@ -3,6 +3,8 @@
 //! A router keeps nothing that could be lost: where databases live stands in `config.*`, and what it remembers of that it can ask for
 //! again. What a transaction or a cursor is, its shards know; the router knows which shards those are.
 
+#![forbid(unsafe_code)]
+
 mod accounts;
 mod addressed;
 mod catalog;

@@ -21,6 +21,7 @@ pub fn link(op: &Operation<'_>) -> Arc<Link> {
         directory: op.router.directory.clone(),
         clock: op.router.clock.clone(),
         abandoned: op.router.abandoned.clone(),
+        rights: op.rights.clone(),
         local_threshold: op.router.local_threshold(),
     };
     let reads = Reads { at: op.read_at(), in_transaction: op.in_transaction(), writes: op.writes() };

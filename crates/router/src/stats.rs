@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use sheaf_aggregate::{Namespace, StatsSource};
+use sheaf_auth::UserName;
 use sheaf_bson::{ArrayBuf, DocBuf, DocWriter, RawDoc, Value, doc};
 use sheaf_cluster::GoOn;
 use sheaf_errors::Result;
@@ -37,9 +38,14 @@ impl Source<'_> {
     ) -> Result<Vec<DocBuf>> {
         let flag = |name: &str| spec.get(name).is_some_and(|flag| flag.truthy());
         match of {
-            StatsSource::CurrentOp if flag("localOps") => Ok(self.own_operations(&flag)),
+            // On shards all operations are the router's, so who sees only his own sees those of this router.
+            StatsSource::CurrentOp if flag("localOps") || !self.of_all(&flag) => {
+                Ok(self.own_operations(&flag))
+            }
             StatsSource::CurrentOp => self.operations(spec, cx),
-            StatsSource::ListLocalSessions | StatsSource::ListSessions => Ok(self.sessions()),
+            StatsSource::ListLocalSessions | StatsSource::ListSessions => {
+                Ok(self.sessions(spec, self.of_all(&flag)))
+            }
             StatsSource::QuerySettings | StatsSource::QueryStats => Ok(Vec::new()),
             StatsSource::ListSampledQueries => self.samples(spec, cx),
             StatsSource::ShardedDataDistribution => self.distribution(cx),
@@ -78,6 +84,11 @@ impl Source<'_> {
         all(Gather::new(self.link.clone(), remotes, Order::None), cx)
     }
 
+    /// Whether all users' are meant, not only those of who asks.
+    fn of_all(&self, flag: &dyn Fn(&str) -> bool) -> bool {
+        self.link.rights().are_everything() || flag("allUsers")
+    }
+
     fn own_operations(&self, flag: &dyn Fn(&str) -> bool) -> Vec<DocBuf> {
         let (front, cursors): (&Front, _) = (self.router.front(), &*self.router.cursors);
         let mut all = operations::under_way(front, cursors, flag("idleConnections"));
@@ -85,6 +96,8 @@ impl Source<'_> {
             all.extend(operations::idle_cursors(front, cursors));
         }
         all.extend(front.sampling.operations(true));
+        let of_all = self.of_all(flag);
+        all.retain(|operation| of_all || operations::is_of(operation.as_raw(), self.link.rights()));
         all
     }
 
@@ -142,10 +155,16 @@ impl Source<'_> {
         all(self.of_config(&doc! { "find": SAMPLES, "filter": filter.as_raw() }, cx)?, cx)
     }
 
-    /// The sessions that this router knows.
-    fn sessions(&self) -> Vec<DocBuf> {
+    /// The sessions that this router knows: all, those of the users that are named, or those of who asks.
+    fn sessions(&self, spec: RawDoc<'_>, of_all: bool) -> Vec<DocBuf> {
         let (router, now) = (self.router, self.router.front().clock.now_millis());
         let mut sessions = router.sessions.list();
+        let named = spec.get("users").and_then(|users| users.as_array()).unwrap_or(RawDoc::EMPTY);
+        let named: Vec<UserName> = named.values().filter_map(|user| UserName::read(user.as_doc()?)).collect();
+        sessions.retain(|session| match named.as_slice() {
+            [] => of_all || session.owner() == self.link.rights().user(),
+            users => users.iter().any(|user| session.owner() == Some(user)),
+        });
         sessions.sort_by_key(|session| session.id);
         sessions.dedup_by_key(|session| session.id);
         let shown = sessions.iter().map(|session| {

@@ -6,6 +6,8 @@
 //! ([`Operator::suspend`]). What belongs to the command that pulls (time, variables, limits) comes with every call ([`Cx`]);
 //! where the documents come from is the business of the leaves alone.
 
+#![forbid(unsafe_code)]
+
 mod cx;
 mod deep;
 mod figures;

@@ -4,6 +4,8 @@
 //! A request's way: the front finds the command ([`mongod`] is its role here), [`Operation`](op::Operation) is what the
 //! command's handler (under [`commands`]) runs with.
 
+#![forbid(unsafe_code)]
+
 mod accounts;
 mod audited;
 pub mod auto_compact;

@@ -239,7 +239,7 @@ impl<'a> Operation<'a> {
         let cluster_clock = self.node.replica().map(|replica| replica.clone() as Arc<dyn ClusterClock>);
         SystemVariables {
             cluster_clock,
-            user_roles: self.rights.user_roles(),
+            user_roles: self.request.user_roles(),
             stored: Some(stored_functions::of(self.engine().clone(), self.namespace("system.js"))),
         }
     }

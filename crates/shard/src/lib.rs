@@ -13,6 +13,8 @@
 //! No socket, clock, thread or disk is used here. What is meant is told in `docs/design/0014-transactions-over-shards.md`,
 //! `docs/design/0020-placement.md` and `docs/design/0022-moves.md`.
 
+#![forbid(unsafe_code)]
+
 pub mod balance;
 pub mod message;
 pub mod moves;

@@ -5,6 +5,8 @@
 //! scores, which are the index's keys. A [`TextQuery`] is a parsed condition; [`TextQuery::score`] decides about a document
 //! and tells its score by itself, so that an index only has to name candidates. Nothing here knows of indexes or plans.
 
+#![forbid(unsafe_code)]
+
 mod fold;
 mod language;
 mod query;

@@ -9,6 +9,8 @@
 //! A column is a binary of subtype 7 ([`ColumnWriter`], [`ColumnReader`]). Version 3 is the same with times out of order; those of version 1,
 //! which earlier servers wrote, have columns `{"0": value, "1": value}`, and become one of the others when measurements come into them.
 
+#![forbid(unsafe_code)]
+
 mod bounds;
 mod bucket;
 mod column;

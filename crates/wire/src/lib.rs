@@ -8,6 +8,8 @@
 //! Life of a request: the server reads a header, checks it ([`Header::parse`]), reads the rest as it
 //! arrives, undoes OP_COMPRESSED, parses, and from there on trusts the BSON.
 
+#![forbid(unsafe_code)]
+
 mod compressed;
 mod error;
 mod header;

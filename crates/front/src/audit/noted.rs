@@ -2,12 +2,12 @@
 
 use std::sync::atomic::Ordering;
 
-use sheaf_auth::Account;
+use sheaf_auth::{Account, RoleName};
 use sheaf_bson::{DocBuf, DocWriter, RawDoc, Value, doc};
 use sheaf_errors::{Code, Error, Result};
 
-use super::event::Event;
-use super::{Audit, Promise};
+use super::Promise;
+use super::event::{Event, Who};
 use crate::client::Client;
 use crate::command::Authentication;
 use crate::front::Front;
@@ -85,9 +85,10 @@ pub fn after(request: &Request<'_>, error: Option<&Error>) {
     if noted.is_empty() && own.is_none() {
         return;
     }
-    let account = account(request);
+    let who = who(request, account(request).as_deref());
     for (atype, param, result) in noted.into_iter().chain(own) {
-        done(audit, request.client, account.as_deref(), &event(request.front, atype, result, param));
+        let place = audit.append_done(&who, &event(request.front, atype, result, param));
+        request.client.audited.fetch_max(place, Ordering::Relaxed);
     }
 }
 
@@ -184,18 +185,24 @@ pub fn settle(front: &Front, client: &Client) {
     }
 }
 
+/// Whose doing an event of this request is: who has logged in, or for whom the router asks that has.
+fn who(request: &Request<'_>, account: Option<&Account>) -> Who {
+    let mut who = request.client.who(account);
+    if let Some(user) = request.user_asked_for() {
+        let roles = request.user_roles();
+        let roles = roles.iter().flat_map(|roles| roles.as_raw().values());
+        who.roles = roles.filter_map(|role| RoleName::read(role.as_doc()?)).collect();
+        who.user = Some(user);
+    }
+    who
+}
+
 /// Writes an event that stands for what is about to be so.
 fn happens(request: &Request<'_>, account: Option<&Account>, event: &Event) -> Result<()> {
     let Some(audit) = &request.front.audit else { return Ok(()) };
-    let place = audit.append(&request.client.who(account), event)?;
+    let place = audit.append(&who(request, account), event)?;
     request.client.audited.fetch_max(place, Ordering::Relaxed);
     Ok(())
-}
-
-/// Writes an event of what is so already.
-fn done(audit: &Audit, client: &Client, account: Option<&Account>, event: &Event) {
-    let place = audit.append_done(&client.who(account), event);
-    client.audited.fetch_max(place, Ordering::Relaxed);
 }
 
 fn event(front: &Front, atype: &'static str, result: Code, param: DocBuf) -> Event {

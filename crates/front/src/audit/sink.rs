@@ -125,6 +125,20 @@ struct FileState {
     appended: u64,
 }
 
+impl FileState {
+    /// Takes room for a file of this length.
+    fn take(&mut self, room: u64) -> io::Result<()> {
+        let (begin, more) = (self.length, room - self.length);
+        match rustix::fs::fallocate(&*self.file, FallocateFlags::KEEP_SIZE, begin, more) {
+            Ok(()) => self.room = room,
+            Err(error @ (Errno::NOSPC | Errno::DQUOT | Errno::FBIG | Errno::IO)) => return Err(error.into()),
+            // There it shows only when it is written.
+            Err(_) => {}
+        }
+        Ok(())
+    }
+}
+
 #[derive(Default)]
 struct Synced {
     /// Bytes since the start that are on the disk.
@@ -185,16 +199,9 @@ impl FileSink {
         let mut state = self.state.lock();
         let needed = state.length + state.promised + bytes;
         if needed > state.room {
-            let room = needed + ROOM_BYTES;
-            let (begin, more) = (state.length, room - state.length);
-            match rustix::fs::fallocate(&*state.file, FallocateFlags::KEEP_SIZE, begin, more) {
-                Ok(()) => state.room = room,
-                Err(error @ (Errno::NOSPC | Errno::DQUOT | Errno::FBIG | Errno::IO)) => {
-                    return Err(error.into());
-                }
-                // There it shows only when it is written.
-                Err(_) => {}
-            }
+            // Where there is no room for a piece there may be for what is needed.
+            let taken = state.take(needed + ROOM_BYTES).or_else(|_| state.take(needed));
+            taken?;
         }
         state.promised += bytes;
         Ok(Promise(Some((self, bytes))))

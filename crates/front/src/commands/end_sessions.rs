@@ -55,6 +55,13 @@ pub fn session_list(args: &mut Args<'_>, parser: &str) -> Result<Vec<LogicalSess
     Ok(ids)
 }
 
+/// Those of these sessions that are not another user's, of which nothing is told.
+fn own(op: &Request<'_>, ids: Vec<LogicalSessionId>) -> Vec<LogicalSessionId> {
+    let Some(user) = op.rights.user() else { return ids };
+    let sessions = op.role.sessions();
+    ids.into_iter().filter(|id| !sessions.is_of_another(*id, user)).collect()
+}
+
 /// `{endSessions: [lsid, ...]}`.
 pub struct EndSessions(Vec<LogicalSessionId>);
 
@@ -84,7 +91,7 @@ impl<'a> Command<'a, Request<'a>> for EndSessions {
     }
 
     fn run(self, op: &Request<'a>) -> Result<Reply> {
-        op.role.sessions().end(&self.0);
+        op.role.sessions().end(&own(op, self.0));
         Ok(Reply::ok())
     }
 }
@@ -118,7 +125,7 @@ impl<'a> Command<'a, Request<'a>> for RefreshSessions {
     }
 
     fn run(self, op: &Request<'a>) -> Result<Reply> {
-        for id in self.0 {
+        for id in own(op, self.0) {
             op.role.sessions().touch(id)?;
         }
         Ok(Reply::ok())

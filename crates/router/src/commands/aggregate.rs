@@ -8,7 +8,7 @@ use sheaf_bson::{DocBuf, RawDoc, Timestamp, Value};
 use sheaf_cluster::{Clock, Sharded};
 use sheaf_collation::{Collator, SharedCollator};
 use sheaf_errors::{Code, Error, Result, bail};
-use sheaf_expr::{ClusterClock, ParseCx};
+use sheaf_expr::{ClusterClock, ParseCx, SystemVariables};
 use sheaf_front::args::{Args, NonNegative};
 use sheaf_front::reply::Reply;
 use sheaf_query::sort::SortPattern;
@@ -314,7 +314,8 @@ fn parse(
     collator: Option<SharedCollator>,
 ) -> Result<Pipeline> {
     let clock: Arc<dyn ClusterClock> = Arc::new(Shown(op.router.clock.clone()));
-    let cx = ParseCx::new().with_now(op.now_millis()).with_cluster_clock(Some(clock));
+    let system = SystemVariables { cluster_clock: Some(clock), user_roles: op.user_roles(), stored: None };
+    let cx = ParseCx::new().with_now(op.now_millis()).with_system(system);
     let mut cx = cx.with_api_strict(op.api().strict).with_collator(collator);
     if let Some(variables) = body.get("let").and_then(|variables| variables.as_doc()) {
         cx.declare_let(variables)?;

@@ -134,6 +134,7 @@ fn link(op: &Operation<'_>) -> Arc<Link> {
         directory: op.router.directory.clone(),
         clock: op.router.clock.clone(),
         abandoned: op.router.abandoned.clone(),
+        rights: op.rights.clone(),
         local_threshold: op.router.local_threshold(),
     };
     let concern = op.body().get("readConcern").and_then(|concern| concern.as_doc());

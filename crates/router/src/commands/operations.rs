@@ -1,8 +1,10 @@
 //! `currentOp` and `killOp`: the operations of the shards, which go by `<shard>:<number>` here, and the router's own.
 
+use sheaf_auth::Action;
 use sheaf_bson::{RawDoc, Value, doc};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_front::args::{Args, exact_i64};
+use sheaf_front::dispatch::authorize;
 use sheaf_front::operations;
 use sheaf_front::reply::Reply;
 
@@ -51,6 +53,9 @@ pub fn kill<'a>(args: &mut Args<'a>, op: &Operation<'a>) -> Result<Reply> {
         let number = exact_i64(value, "op")?;
         for client in op.router.clients() {
             if client.current.lock().op_id as i32 == number as i32 {
+                if client.access.lock().user() != op.rights.user() {
+                    check_kills(op)?;
+                }
                 client.kill();
             }
         }
@@ -64,6 +69,8 @@ pub fn kill<'a>(args: &mut Args<'a>, op: &Operation<'a>) -> Result<Reply> {
             "The op argument to killOp must be of the format shardid:opid but found \"{name}\""
         );
     };
+    // On shards all are the router's.
+    check_kills(op)?;
     let go_on = || op.check_interrupt();
     let target = match shard {
         "config" => Target::Config(op.router.directory.config().clone()),
@@ -73,6 +80,14 @@ pub fn kill<'a>(args: &mut Args<'a>, op: &Operation<'a>) -> Result<Reply> {
     let body: RawDoc<'_> = command.as_raw();
     forward::ask(op, &target.into(), &Body { db: "admin", body })?;
     Ok(told())
+}
+
+/// Errors: `Unauthorized`, for who may not stop others' operations.
+fn check_kills(op: &Operation<'_>) -> Result<()> {
+    match op.rights.may(sheaf_auth::Target::Cluster, &[Action::Killop]) {
+        true => Ok(()),
+        false => Err(authorize::refused(op)),
+    }
 }
 
 /// MongoDB answers alike whether or not there was such an operation.

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
+use sheaf_auth::UserName;
 use sheaf_bson::{ArrayBuf, Value, doc};
 use sheaf_cluster::{GoOn, ReplicaSet};
 use sheaf_errors::{Code, Error, Result};
@@ -19,8 +20,11 @@ const PATIENCE: Duration = Duration::from_secs(1);
 
 /// `{refreshSessions: [lsid, ...]}`: the shards are told in one message each, as far as they answer.
 pub fn refresh<'a>(args: &mut Args<'a>, op: &Operation<'a>) -> Result<Reply> {
-    let ids = session_list(args, "refreshSessions")?;
+    let mut ids = session_list(args, "refreshSessions")?;
     args.finish()?;
+    if let Some(user) = op.rights.user() {
+        ids.retain(|id| !op.router.is_of_another(*id, user));
+    }
     for id in &ids {
         op.router.sessions.touch(*id, op.router.uptime_millis())?;
     }
@@ -62,6 +66,10 @@ impl Router {
 impl SessionRegistry for Router {
     fn touch(&self, id: LogicalSessionId) -> Result<()> {
         self.sessions.touch(id, self.uptime_millis()).map(|_| ())
+    }
+
+    fn is_of_another(&self, id: LogicalSessionId, user: &UserName) -> bool {
+        self.sessions.get(id).is_some_and(|session| session.owner().is_some_and(|owner| owner != user))
     }
 
     /// Their operations are stopped, their cursors closed; they are forgotten here and, as far as these answer, on the shards.

@@ -11,6 +11,7 @@ use sheaf_cluster::{
     Answer, Asker, Call, Clock, Directory, GoOn, Preference, Sharded, error_in, for_client, unreachable,
 };
 use sheaf_errors::{Code, Error, Result};
+use sheaf_front::access::Rights;
 use sheaf_shard::ShardId;
 
 use super::on_member::{Abandoned, OnMember};
@@ -25,6 +26,7 @@ pub struct Link {
     directory: Arc<Directory>,
     clock: Arc<Clock>,
     abandoned: Arc<Abandoned>,
+    rights: Rights,
     /// What each message carries: session, transaction, version of the API, comment.
     fields: DocBuf,
     /// Which members may answer, and what they read.
@@ -56,6 +58,8 @@ pub struct Cluster {
     pub clock: Arc<Clock>,
     /// Where cursors go that nobody will read from.
     pub abandoned: Arc<Abandoned>,
+    /// What the client may do who asks.
+    pub rights: Rights,
     /// By how much a member that answers may be farther away than the nearest one.
     pub local_threshold: Duration,
 }
@@ -74,14 +78,7 @@ pub struct Reads {
 fn is_general(name: &str) -> bool {
     matches!(
         name,
-        "lsid"
-            | "txnNumber"
-            | "autocommit"
-            | "apiVersion"
-            | "apiStrict"
-            | "comment"
-            | "$readPreference"
-            | "$audit"
+        "lsid" | "txnNumber" | "autocommit" | "apiVersion" | "apiStrict" | "comment" | "$readPreference"
     )
 }
 
@@ -92,12 +89,16 @@ impl Link {
             for field in body.iter().filter(|field| is_general(field.key())) {
                 out.append_element(field);
             }
+            if let Some(asked_for) = to.rights.asked_for() {
+                out.append("$audit", &asked_for);
+            }
         });
         let own = |name: &str| body.get(name).and_then(|value| value.as_doc()).map(DocBuf::from);
         Arc::new(Link {
             directory: to.directory,
             clock: to.clock,
             abandoned: to.abandoned,
+            rights: to.rights,
             fields,
             preference: own("$readPreference").filter(|_| !reads.in_transaction && !reads.writes),
             read_concern: match reads.at {
@@ -113,6 +114,11 @@ impl Link {
     /// Where cursors go that nobody will read from.
     pub fn abandoned(&self) -> &Arc<Abandoned> {
         &self.abandoned
+    }
+
+    /// What the client may do who asks.
+    pub fn rights(&self) -> &Rights {
+        &self.rights
     }
 
     /// Where everything is.

@@ -76,20 +76,27 @@ impl<'a> Command<'a, Operation<'a>> for SetClusterParameter<'a> {
             out.append("_id", name).append("clusterParameterTime", time).append_all(self.value);
         });
         let before = self.known.value(&op.view()?).ok();
-        with_writer(op, true, |w| {
-            let collection = collection_for_write(op, w, CLUSTER_PARAMETERS)?;
-            let key = collection.record_key(Value::String(name))?;
-            match w.read_for_update(&collection, &key)? {
-                Some(old) => w.update(&collection, &key, RawDoc::new(&old), document.as_raw(), None),
-                None => w.insert(&collection, document.as_raw()),
-            }
-        })?;
+        keep(op, Value::String(name), document.as_raw())?;
         note(op, "setClusterParameter", Code::OK, || {
             doc! { "originalParameter": before.unwrap_or_default().as_raw(), "updatedParameter": document.as_raw() }
         });
         parameters::refresh(op.node());
         Ok(Reply::ok())
     }
+}
+
+/// Puts a document among the parameters that are kept.
+///
+/// Errors: those of writing.
+pub fn keep(op: &Operation<'_>, id: Value<'_>, document: RawDoc<'_>) -> Result<()> {
+    with_writer(op, true, |w| {
+        let collection = collection_for_write(op, w, CLUSTER_PARAMETERS)?;
+        let key = collection.record_key(id)?;
+        match w.read_for_update(&collection, &key)? {
+            Some(old) => w.update(&collection, &key, RawDoc::new(&old), document, None),
+            None => w.insert(&collection, document),
+        }
+    })
 }
 
 fn unknown<T>(name: &str) -> Result<T> {

@@ -1,6 +1,7 @@
 //! Commands for administrators and handshakes.
 
 mod analyze;
+mod audit_config;
 mod auto_compact;
 mod cluster_parameter;
 mod drop_connections;
@@ -22,6 +23,8 @@ use crate::registered;
 /// The commands of this group.
 pub static COMMANDS: &[Entry<RunOnMongod>] = &[
     registered!(analyze::Analyze),
+    registered!(audit_config::GetAuditConfig),
+    registered!(audit_config::SetAuditConfig<'_>),
     registered!(auto_compact::AutoCompact),
     registered!(drop_connections::DropConnections),
     registered!(file_md5::FileMd5<'_>),

@@ -63,7 +63,7 @@ pub(crate) fn pipeline(stages: RawDoc<'_>, cx: &mut StageCx<'_>) -> Result<Pipel
             Some(stages) => add_long(&mut pipeline, entry, &stages, at == 0, cx)?,
         }
     }
-    check_namespace(&pipeline, cx)?;
+    check_namespace(entries.first().copied(), cx)?;
     // A stage that cannot be read is reported before one that stands in the wrong place.
     for (at, entry) in entries.iter().enumerate() {
         check_position(entry, at, count, cx)?;
@@ -143,13 +143,11 @@ fn check_text_score(stages: &[SharedStage]) -> Result<()> {
 }
 
 /// A pipeline without a collection must start with a stage that needs none.
-fn check_namespace(pipeline: &Pipeline, cx: &StageCx<'_>) -> Result<()> {
-    let first = pipeline.given.first().and_then(|given| given.document.as_raw().iter().next());
-    let entry = first.and_then(|first| cx.entry(first.key()));
+fn check_namespace(first: Option<&StageEntry>, cx: &StageCx<'_>) -> Result<()> {
     if !cx.namespace.collection.is_empty() || cx.place != Place::Top {
         return Ok(());
     }
-    match entry {
+    match first {
         Some(entry) if entry.collectionless => Ok(()),
         Some(entry) => bail!(
             Code::INVALID_NAMESPACE,

@@ -542,3 +542,28 @@ fn an_entry_is_found_without_reading_all_before_it() {
         assert!(read_to_find(&log, index) < 600 << 10, "{index}: {}", read_to_find(&log, index));
     }
 }
+
+#[test]
+fn what_is_reserved_is_on_the_disk_and_no_part_of_the_log() {
+    use std::os::unix::fs::MetadataExt;
+
+    let dir = tempfile::tempdir().unwrap();
+    let options = Options { segment_bytes: 4 << 20, ..options(dir.path()) };
+    let (log, _) = Log::open(options.clone(), OpTime::default()).unwrap();
+    log.append(1, 10, &[b"first"]).unwrap();
+    let file = || fs::metadata(&segment_files(dir.path())[0]).unwrap();
+    let length = file().len();
+    log.reserve(3 << 20).unwrap();
+    assert_eq!(file().len(), length);
+    // Not every file system reserves.
+    let reserved = file().blocks() * 512;
+    log.append(1, 20, &[&vec![7; 3 << 20]]).unwrap();
+    assert!(reserved == 0 || reserved < 3 << 20 || file().blocks() * 512 <= reserved + (64 << 10));
+    // What goes into the next segment is reserved there.
+    log.reserve(2 << 20).unwrap();
+    assert_eq!(segment_files(dir.path()).len(), 2);
+    drop(log);
+    let (log, recovered) = Log::open(options, OpTime::default()).unwrap();
+    assert_eq!((recovered.last.index, recovered.cut_bytes), (2, 0));
+    assert_eq!(entries(&log, 1).len(), 2);
+}

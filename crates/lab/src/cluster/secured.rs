@@ -89,7 +89,7 @@ fn certificates(folder: &Path) -> std::result::Result<(), Made> {
     named(&mut authority, "trial", "authority");
     let certificate = authority.self_signed(&key)?;
     let issuer = Issuer::new(authority, key);
-    write(folder, "ca.pem", &certificate.pem()).map_err(Made::Unwritten)?;
+    write(folder, "ca.pem", &pem("CERTIFICATE", certificate.der())).map_err(Made::Unwritten)?;
     for (name, unit) in [("server", "servers"), ("client", "clients")] {
         let key = KeyPair::generate()?;
         let hosts = ["localhost", "127.0.0.1", "::1"].map(str::to_owned);
@@ -98,10 +98,18 @@ fn certificates(folder: &Path) -> std::result::Result<(), Made> {
             vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
         named(&mut params, unit, name);
         let certificate = params.signed_by(&key, &issuer)?;
-        let both = format!("{}{}", certificate.pem(), key.serialize_pem());
+        let both = pem("CERTIFICATE", certificate.der()) + &pem("PRIVATE KEY", key.serialized_der());
         write(folder, &format!("{name}.pem"), &both).map_err(Made::Unwritten)?;
     }
     Ok(())
+}
+
+fn pem(label: &str, der: &[u8]) -> String {
+    const LINE: usize = 64;
+    let text = STANDARD.encode(der);
+    let lines: Vec<&str> =
+        (0..text.len()).step_by(LINE).map(|at| &text[at..text.len().min(at + LINE)]).collect();
+    format!("-----BEGIN {label}-----\n{}\n-----END {label}-----\n", lines.join("\n"))
 }
 
 fn named(params: &mut CertificateParams, unit: &str, name: &str) {

@@ -298,8 +298,12 @@ mod tests {
     use super::*;
 
     fn written(outcome: &Outcome, updates: bool) -> DocBuf {
+        written_as(outcome, updates, TxnPart::Plain)
+    }
+
+    fn written_as(outcome: &Outcome, updates: bool, part: TxnPart) -> DocBuf {
         let mut reply = Reply::ok();
-        outcome.write(&mut reply, updates, TxnPart::Plain);
+        outcome.write(&mut reply, updates, part);
         let mut bytes = (reply.elements().len() as i32 + 5).to_le_bytes().to_vec();
         bytes.extend_from_slice(reply.elements());
         bytes.push(0);
@@ -370,6 +374,35 @@ mod tests {
         outcome.cut_behind_error();
         let expected = doc! { "n": 3, "writeErrors": [{ "index": 3, "code": 11000, "errmsg": "twice" }] };
         assert_eq!(written(&outcome, false), expected);
+    }
+
+    #[test]
+    fn a_retryable_write_whose_concern_fails_is_labelled() {
+        let label = |outcome: &Outcome, part| {
+            let reply = written_as(outcome, true, part);
+            let labels = reply.as_raw().get("errorLabels").and_then(|labels| labels.as_array());
+            labels.is_some_and(|labels| {
+                labels.values().any(|label| label.as_str() == Some("RetryableWriteError"))
+            })
+        };
+        let stopped = doc! {
+            "n": 1, "writeConcernError": { "code": 11602, "codeName": "InterruptedDueToReplStateChange", "errmsg": "over" }
+        };
+        let late = doc! { "n": 1, "writeConcernError": { "code": 64, "codeName": "WriteConcernFailed", "errmsg": "late" } };
+        for (replies, is_labelled) in [
+            (vec![&stopped], true),
+            (vec![&late], false),
+            // One of several is enough, whichever.
+            (vec![&stopped, &late], true),
+            (vec![&late, &stopped], true),
+        ] {
+            let mut outcome = Outcome::default();
+            for (at, reply) in replies.into_iter().enumerate() {
+                outcome.take_reply(&format!("s{at}"), (&[at as u32], vec![at as i32]), reply.as_raw());
+            }
+            assert_eq!(label(&outcome, TxnPart::RetryableWrite), is_labelled);
+            assert!(!label(&outcome, TxnPart::Plain), "nobody sends it again");
+        }
     }
 
     #[test]

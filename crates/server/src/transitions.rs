@@ -124,3 +124,29 @@ impl Node {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+    use crate::mongod::Mongod;
+
+    /// A set's only voter on a fast disk is elected while its start is still on the way to handing over the engine.
+    #[test]
+    fn who_leads_before_its_engine_is_there_waits_for_it() {
+        sheaf_front::log::to_nowhere();
+        let folder = tempfile::tempdir().unwrap();
+        let node = Mongod::new(Default::default(), Default::default()).unwrap().0;
+        let leading = node.clone();
+        let stepping_up = std::thread::spawn(move || leading.stepped_up());
+        let began = Instant::now();
+        while began.elapsed() < Duration::from_millis(100) {
+            assert!(!stepping_up.is_finished(), "a new primary's first work has not waited");
+            std::thread::yield_now();
+        }
+        node.set_engine(sheaf_storage::Engine::open(sheaf_storage::Options::new(folder.path())).unwrap());
+        stepping_up.join().unwrap();
+        assert_eq!(node.role_changes.load(Ordering::Acquire), 1);
+    }
+}

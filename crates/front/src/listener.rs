@@ -283,7 +283,7 @@ enum Begun {
     /// A client's, without TLS.
     Plain(ClientStream),
     /// A client's, with TLS.
-    Tls(TlsStream<ClientStream>),
+    Tls(Box<TlsStream<ClientStream>>),
     /// One that speaks another protocol, and has begun with this word.
     Word([u8; 4], Wire),
     /// Nobody's any more.
@@ -306,11 +306,11 @@ async fn begin(mut stream: ClientStream, client: &Client, role: &dyn Role) -> io
         });
     };
     if words.is_empty() {
-        return Ok(Begun::Tls(tls));
+        return Ok(Begun::Tls(Box::new(tls)));
     }
     let Some(word) = tls.first().await?.first_chunk().copied() else { return Ok(Begun::Gone) };
     if !words.contains(&word) {
-        return Ok(Begun::Tls(tls));
+        return Ok(Begun::Tls(Box::new(tls)));
     }
     let tcp = tls.on(|stream| match stream {
         ClientStream::Tcp(tcp) => Some(tcp),
@@ -328,7 +328,7 @@ async fn serve(stream: ClientStream, client: Arc<Client>, role: Arc<dyn Role>) {
     };
     match begun.flatten() {
         Ok(Begun::Plain(stream)) => connection::serve(stream, client, role).await,
-        Ok(Begun::Tls(stream)) => connection::serve(stream, client, role).await,
+        Ok(Begun::Tls(stream)) => connection::serve(*stream, client, role).await,
         Ok(Begun::Gone) => role.front().disconnect(&client),
         Ok(Begun::Word(word, stream)) => {
             // It counts as a client's until it is known to be another's.

@@ -235,13 +235,13 @@ impl Packer {
         while !self.has_room(&next) {
             self.emit(word);
             // What is left may be one run.
-            if self.pending.iter().all(|pending| Some(pending.slot) == self.last) {
-                if Some(next.slot) == self.last {
-                    self.repeats = self.pending.len() as u32 + 1;
-                    self.pending.clear();
-                    self.most = [0; 4];
-                    return;
-                }
+            if Some(next.slot) == self.last
+                && self.pending.iter().all(|pending| Some(pending.slot) == self.last)
+            {
+                self.repeats = self.pending.len() as u32 + 1;
+                self.pending.clear();
+                self.most = [0; 4];
+                return;
             }
         }
         for (most, bits) in self.most.iter_mut().zip(next.bits) {

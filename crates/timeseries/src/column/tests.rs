@@ -27,7 +27,10 @@ fn written(cells: &[Cell]) -> Vec<u8> {
     writer.finished()
 }
 
-fn read(bytes: &[u8]) -> sheaf_errors::Result<Vec<Option<(u8, Vec<u8>)>>> {
+/// A value's type and bytes, or none.
+type Raw = Option<(u8, Vec<u8>)>;
+
+fn read(bytes: &[u8]) -> sheaf_errors::Result<Vec<Raw>> {
     let mut reader = ColumnReader::new(0, bytes.len());
     let mut found = Vec::new();
     while reader.advance(bytes)? {
@@ -39,7 +42,7 @@ fn read(bytes: &[u8]) -> sheaf_errors::Result<Vec<Option<(u8, Vec<u8>)>>> {
     Ok(found)
 }
 
-fn raw(cell: &Cell) -> Option<(u8, Vec<u8>)> {
+fn raw(cell: &Cell) -> Raw {
     let document = element(cell.as_ref()?);
     document.as_raw().iter().next().map(|field| (field.as_bytes()[0], field.data().to_vec()))
 }
@@ -146,7 +149,7 @@ proptest! {
 
     #[test]
     fn any_documents_come_back(documents in prop::collection::vec(any_document(), 0..12)) {
-        let cells: Vec<Cell> = documents.iter().chain(documents.iter()).map(|document| cell(document)).collect();
+        let cells: Vec<Cell> = documents.iter().chain(documents.iter()).map(cell).collect();
         check(&cells);
     }
 

@@ -41,7 +41,7 @@ fn check(op: &Operation<'_>, name: &str, tokens: RawDoc<'_>, what: &str) -> Resu
     let catalog = op.catalog();
     let collection =
         names::existing(&catalog, &namespace, &format!("Collection {namespace} does not exist"))?;
-    let Some(config) = encrypted_fields(&collection) else {
+    let Some(config) = encrypted_fields(collection) else {
         bail!(6346807, "Target namespace is not an encrypted collection");
     };
     let fields = config.get("fields").and_then(|list| list.as_array()).unwrap_or(RawDoc::EMPTY);

@@ -140,7 +140,7 @@ fn what_a_command_says_of_itself_fits_together() {
             "{name} writes, and runs on a secondary"
         );
         // MongoDB's takes none either: it waits by the default.
-        let takes_none = matches!(name, "configureQueryAnalyzer" | "setClusterParameter");
+        let takes_none = matches!(name, "configureQueryAnalyzer" | "setAuditConfig" | "setClusterParameter");
         assert!(
             !access.is_write() || concerns.write || takes_none,
             "{name} writes, and takes no write concern"

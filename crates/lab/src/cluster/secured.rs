@@ -225,7 +225,9 @@ impl Record {
 mod tests {
     use std::os::unix::fs::PermissionsExt;
 
+    use super::super::record::Member;
     use super::*;
+    use crate::part::Part;
 
     #[test]
     fn what_a_trial_needs_is_made_once() {
@@ -238,7 +240,9 @@ mod tests {
         for name in FILES {
             assert_eq!(std::fs::metadata(file(folder.path(), name)).unwrap().permissions().mode() & 0o077, 0);
         }
-        let mut record = Record::new(folder.path().to_owned(), "rs0", Vec::new());
+        let member =
+            Member { port: 1, part: Part::Set, arbiter: false, process: None, paused: false, called: None };
+        let mut record = Record::new(folder.path().to_owned(), "rs0", vec![member]);
         record.secured = Some(Secured { tls: true, has_user: false });
         let to = record.direct("127.0.0.1:1").unwrap();
         assert!(to.tls.is_some() && to.credentials.is_some());

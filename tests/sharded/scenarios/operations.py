@@ -73,8 +73,8 @@ def killed_and_overdue_writes_end_on_shards(cluster):
     """A router's operation that is killed or out of time leaves nothing behind that goes on."""
     ends = [members.direct(members.primary()) for members in cluster.shards]
     with cluster.client(0, retryWrites=False) as client, ends[0], ends[1]:
-        spread_evenly(client, "killed.plants")
-        client.killed.plants.insert_many([{"k": number % 100, "n": 0} for number in range(20000)])
+        spread_evenly(client, "overdue.plants")
+        client.overdue.plants.insert_many([{"k": number % 100, "n": 0} for number in range(20000)])
         total = {"$reduce": {"input": {"$range": [0, 2000]}, "initialValue": 0, "in": {"$add": ["$$value", "$$this"]}}}
         update = {"update": "plants", "updates": [{"q": {}, "u": [{"$set": {"n": total}}], "multi": True}]}
 
@@ -87,7 +87,7 @@ def killed_and_overdue_writes_end_on_shards(cluster):
 
             def attempt():
                 try:
-                    client.killed.command(update, **limit)
+                    client.overdue.command(update, **limit)
                 except OperationFailure as error:
                     codes.append(error.code)
 
@@ -105,4 +105,4 @@ def killed_and_overdue_writes_end_on_shards(cluster):
 
         ended(50, maxTimeMS=700)
         ended(11601, kill)
-        assert client.killed.plants.count_documents({"n": 0}) > 10000, "they went on to the end"
+        assert client.overdue.plants.count_documents({"n": 0}) > 10000, "they went on to the end"

@@ -1,5 +1,8 @@
 """The pages on convertToCapped, cloneCollectionAsCapped, renameCollection, $out and $merge: what whole collections undergo."""
 
+import uuid
+
+from bson.binary import UUID_SUBTYPE, Binary
 from checks import check, refused
 from scenarios import spread_evenly
 
@@ -82,3 +85,24 @@ def renaming_stays_within_a_database(cluster):
         client.renames.plants.rename("herbs")
         assert client.renames.herbs.count_documents({}) == 100
         assert client.config.collections.find_one({"_id": "renames.herbs"})["key"] == {"k": 1}
+
+
+@check
+def a_refused_rename_keeps_its_target(cluster):
+    """The target of `dropTarget` goes only when nothing can refuse any more."""
+    with cluster.client() as client:
+        spread_evenly(client, "renamedonto.plants")
+        db = client.renamedonto
+        db.whole.insert_one({"_id": 1})
+        db.command("create", "view", viewOn="whole", pipeline=[])
+        db.create_collection("measured", timeseries={"timeField": "t"})
+        other = Binary(uuid.uuid4().bytes, UUID_SUBTYPE)
+        for code, source, more in [(26, "nothing", {}), (166, "view", {}), (166, "measured", {}), (20, "system.views", {}),
+                                   (361, "whole", {"collectionUUID": other})]:
+            rename = {"renameCollection": f"renamedonto.{source}", "to": "renamedonto.plants", "dropTarget": True, **more}
+            refused(code, lambda: client.admin.command(rename))
+            assert db.plants.count_documents({}) == 100, source
+            assert client.config.collections.count_documents({"_id": "renamedonto.plants"}) == 1, source
+        own = next(db.list_collections(filter={"name": "whole"}))["info"]["uuid"]
+        client.admin.command("renameCollection", "renamedonto.whole", to="renamedonto.plants", dropTarget=True, collectionUUID=own)
+        assert list(db.plants.find()) == [{"_id": 1}]

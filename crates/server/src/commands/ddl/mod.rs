@@ -20,7 +20,7 @@ mod list_indexes;
 mod listing;
 pub mod names;
 mod re_index;
-mod rename;
+pub(crate) mod rename;
 mod rename_if;
 mod room;
 mod search_indexes;

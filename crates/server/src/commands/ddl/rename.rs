@@ -119,7 +119,7 @@ impl<'a> Command<'a, Operation<'a>> for RenameCollection<'a> {
 /// The server's own collections keep their names.
 ///
 /// Errors: `IllegalOperation`.
-fn check_renamable(namespace: &str, what: &str) -> Result<()> {
+pub(crate) fn check_renamable(namespace: &str, what: &str) -> Result<()> {
     let (db, collection) = names::split(namespace);
     let oplog = db == "local" && collection.starts_with("oplog.");
     if namespace.contains('$') || oplog || collection.starts_with("system.") {

@@ -20,6 +20,8 @@ use super::ddl::{DDL, Phase, name_of, reason, text, with};
 use super::drop::{close, concerned, drop_everywhere, forget};
 use super::{Conductor, db_of, uuid_of, uuid_value};
 use crate::args::{Args, Loose};
+use crate::commands::ddl::names::check_new_name;
+use crate::commands::ddl::rename::check_renamable;
 use crate::sharding::participants::name;
 
 const TAGS: &str = "config.tags";
@@ -54,6 +56,10 @@ impl Conductor {
             bail!(Code::COLLECTION_UUID_MISMATCH, "Collection UUID does not match that specified");
         }
         let primary = self.primary_shard(db_of(&from))?;
+        let mut unsharded = None;
+        if source.is_none() && target.is_some() {
+            unsharded = Some(self.unsharded_source(&from, to, &primary, uuid, go_on)?);
+        }
         let source = source.map(|source| self.dropping(&source)).transpose()?;
         let target = target.map(|target| self.dropping(&target)).transpose()?;
         let mut begin = doc! {
@@ -64,7 +70,38 @@ impl Conductor {
                 begin.append(name, side.as_raw());
             }
         }
+        if let Some(uuid) = unsharded {
+            begin.append("uuid", uuid_value(&uuid));
+        }
         self.perform(&turn, begin, go_on)
+    }
+
+    /// The UUID of a collection that is on the primary shard alone and can be renamed. What is dropped for it does not come back, so
+    /// all that the shard could refuse is looked at before.
+    ///
+    /// Errors: those of `renameCollection`.
+    fn unsharded_source(
+        &self,
+        from: &str,
+        to: &str,
+        primary: &str,
+        wanted: Option<sheaf_storage::Uuid>,
+        go_on: Interrupt<'_>,
+    ) -> Result<[u8; 16]> {
+        check_renamable(from, "source")?;
+        check_renamable(to, "target")?;
+        check_new_name(to)?;
+        let told = self.tell(primary, &doc! { (name::DESCRIBE): from }, go_on)?;
+        if told.as_raw().get("isView").is_some() {
+            bail!(Code::COMMAND_NOT_SUPPORTED_ON_VIEW, "cannot rename view: {from}");
+        }
+        let Some(known) = uuid_of(told.as_raw(), "uuid") else {
+            bail!(Code::NAMESPACE_NOT_FOUND, "Source collection {from} does not exist");
+        };
+        if wanted.is_some_and(|wanted| *wanted.as_bytes() != known) {
+            bail!(Code::COLLECTION_UUID_MISMATCH, "Collection UUID does not match that specified");
+        }
+        Ok(known)
     }
 
     /// The directory's table of a collection.
@@ -156,8 +193,9 @@ fn rename(conductor: &Conductor, at: RawDoc<'_>, go_on: Interrupt<'_>) -> Result
             (name::RENAME): name_of(at), "step": step, "to": text(at, "to"), "dropTarget": at.get_or_missing("dropTarget"),
             "copy": shard != primary
         };
-        if let Some(source) = side(at, "source") {
-            command.append("uuid", source.get_or_missing("uuid"));
+        let source = side(at, "source").unwrap_or(at);
+        if let Some(uuid) = source.get("uuid") {
+            command.append("uuid", uuid);
         }
         conductor.tell(&shard, &command, go_on)?;
     }

@@ -15,6 +15,9 @@ use crate::error::{Error, Result};
 use crate::journal::Journal;
 use crate::target::shell_text;
 
+/// The command that [`hold`] runs.
+const HOLD: [&str; 2] = ["cluster", "hold"];
+
 /// A process, known again later: the number alone may meanwhile belong to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lasting {
@@ -48,7 +51,7 @@ impl Lasting {
     ) -> Result<()> {
         journal.note("shell", format!("{} >> {} 2>&1 &", shell_text(command), output.display()));
         let mut held = Command::new(std::env::current_exe()?);
-        held.args(["cluster", "hold", "--"]).arg(command.get_program()).args(command.get_args());
+        held.args(HOLD).arg("--").arg(command.get_program()).args(command.get_args());
         let (process, child) = Lasting::spawn(held, Stdio::piped(), output)?;
         noted(process)?;
         let mut gate = child.stdin.expect("it was piped");
@@ -85,6 +88,23 @@ impl Lasting {
     /// Whether it still runs. One that has ended and that nobody has collected runs no more.
     pub fn runs(&self) -> bool {
         look(self.pid).is_some_and(|(state, started)| started == self.started && state != 'Z')
+    }
+
+    /// Waits until it is known whether it runs: one that was noted by whoever was then killed still waits for a word, and is about to
+    /// read that none comes. Only for who holds the folder's lock, and so knows that nobody is about to give it.
+    pub fn settle(&self) {
+        let may_end = || {
+            look(self.pid).is_some_and(|(state, started)| started == self.started && !"ZT".contains(state))
+        };
+        while may_end() && self.waits() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    fn waits(&self) -> bool {
+        let line = std::fs::read(format!("/proc/{}/cmdline", self.pid)).unwrap_or_default();
+        let mut words = line.split(|byte| *byte == 0).skip(1);
+        HOLD.iter().all(|word| words.next() == Some(word.as_bytes()))
     }
 
     /// Sends a signal, printed as the command for it; nothing when it has gone.

@@ -176,6 +176,13 @@ impl Record {
         self.folder.join("links.sock")
     }
 
+    /// Waits until it is known which of its processes run: [`Lasting::settle`].
+    pub fn settle(&self) {
+        let links = self.links.as_ref().and_then(|links| links.process);
+        let members = self.members.iter().filter_map(|member| member.process);
+        members.chain(links).for_each(|process| process.settle());
+    }
+
     /// The members whose processes run.
     pub fn running(&self) -> Vec<usize> {
         (0..self.members.len()).filter(|at| self.members[*at].running().is_some()).collect()

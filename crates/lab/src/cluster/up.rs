@@ -40,7 +40,11 @@ const TAIL: usize = 12;
 /// was killed meanwhile.
 pub fn up(folder: &Path, name: &str, arguments: &UpArgs, journal: &Journal, stop: &Stop) -> Result<Record> {
     let _turn = turn(folder)?;
-    let mut record = match Record::find(folder)? {
+    let found = Record::find(folder)?;
+    if let Some(record) = &found {
+        record.settle();
+    }
+    let mut record = match found {
         Some(record) if record.is_up() => {
             return Err(Error::usage(format!(
                 "the cluster in {} is up; `sheaf cluster down` ends it",

@@ -79,9 +79,7 @@ pub fn commit(
     committer.commit(id.clone(), parts, read_at.into());
     let shards =
         participants.iter().map(|taking| (ShardId::new(&*taking.shard.name), taking.shard.clone())).collect();
-    // A commit on one shard is nobody else's concern.
-    let settles = if writers.len() > 1 { writers } else { Vec::new() };
-    Commit::new(op.router, committer, shards, Some((id.clone(), settles))).decide(op)
+    Commit::new(op.router, committer, shards, writers).decide(op)
 }
 
 /// Finds out how a transaction has ended that another router was to commit.
@@ -91,7 +89,7 @@ pub fn recover(op: &Operation<'_>, id: &TransactionId, shard: &Shard) -> Result<
     let name = ShardId::new(&*shard.name);
     let mut committer = Committer::new();
     committer.recover(id.clone(), name.clone());
-    Commit::new(op.router, committer, BTreeMap::from([(name, shard.clone())]), None).decide(op)
+    Commit::new(op.router, committer, BTreeMap::from([(name, shard.clone())]), Vec::new()).decide(op)
 }
 
 /// A commit that is under way.
@@ -99,8 +97,8 @@ struct Commit {
     router: Arc<Router>,
     committer: Committer,
     shards: BTreeMap<ShardId, Shard>,
-    /// Who is to be told of it when all have it.
-    settles: Option<(TransactionId, Vec<ShardId>)>,
+    /// Who has written.
+    writers: Vec<ShardId>,
     began: Instant,
     outcome: Option<Outcome>,
     /// What the transaction has done cannot be prepared, however often it is tried.
@@ -115,14 +113,14 @@ impl Commit {
         router: &Arc<Router>,
         committer: Committer,
         shards: BTreeMap<ShardId, Shard>,
-        settles: Option<(TransactionId, Vec<ShardId>)>,
+        writers: Vec<ShardId>,
     ) -> Commit {
         let (router, began) = (router.clone(), Instant::now());
         Commit {
             router,
             committer,
             shards,
-            settles,
+            writers,
             began,
             outcome: None,
             refusal: None,
@@ -160,8 +158,7 @@ impl Commit {
     fn tell_decision(mut self, id: TransactionId, at: ClusterTime) {
         self.is_told = true;
         let router = self.router.clone();
-        let writers = self.settles.iter().flat_map(|(_, writers)| writers);
-        let shards = writers.filter_map(|writer| self.shards.get(writer).cloned()).collect();
+        let shards = self.writers.iter().filter_map(|writer| self.shards.get(writer).cloned()).collect();
         let otherwise = move || {
             let router = self.router.clone();
             // Those that are too many are left to the shards.
@@ -200,11 +197,10 @@ impl Commit {
             }
             under_way = more;
         }
-        if let (Some(Outcome::Committed(_)), Some((id, writers))) = (self.outcome, &self.settles) {
-            let mut settled = self.router.settled.lock();
-            for writer in writers {
-                settled.entry(writer.clone()).or_default().push(id.clone());
-            }
+        // Nothing of a commit that was given up: a shard that forgets it could not tell the others how it has ended.
+        let mut settled = self.router.settled.lock();
+        for (writer, ids) in self.committer.take_settled() {
+            settled.entry(writer).or_default().extend(ids);
         }
     }
 

@@ -23,6 +23,15 @@ use crate::router::Router;
 /// No more are in one message.
 const AT_ONCE: usize = 500;
 
+/// Others may ask again when it is over, however it ends.
+struct Round<'a>(&'a AtomicBool);
+
+impl Drop for Round<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
+}
+
 /// A message that was sent.
 type Sent = Option<(Call, Message)>;
 
@@ -130,10 +139,11 @@ impl Router {
         }
         let router = self.clone();
         tokio::task::spawn_blocking(move || {
+            // A panic in here ends nothing but this round.
+            let _round = Round(&router.decided.asking);
             router.confirm_decided();
             let settled = mem::take(&mut *router.settled.lock());
             router.settle(settled);
-            router.decided.asking.store(false, Ordering::Release);
         });
     }
 

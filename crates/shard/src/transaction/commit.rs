@@ -148,6 +148,11 @@ impl Committer {
         self.running.len()
     }
 
+    /// What all its shards have on a majority and nobody was told yet, by shard. What was given up is never among it.
+    pub fn take_settled(&mut self) -> BTreeMap<ShardId, Vec<TransactionId>> {
+        mem::take(&mut self.settled)
+    }
+
     /// Commits a transaction that reads at `read_at` and has executed statements on `parts`. A second `commitTransaction` while the
     /// first is running changes nothing.
     pub fn commit(&mut self, id: TransactionId, parts: Vec<Part>, read_at: ClusterTime) {
@@ -187,7 +192,7 @@ impl Committer {
         }
         if self.now >= self.settled_at + SETTLED_EVERY_MILLIS {
             self.settled_at = self.now;
-            for (to, ids) in mem::take(&mut self.settled) {
+            for (to, ids) in self.take_settled() {
                 self.out.push(CommitterEffect::Send { to, request: Request::Settled { ids } });
             }
         }

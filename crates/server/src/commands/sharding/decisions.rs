@@ -2,7 +2,7 @@
 
 use sheaf_errors::{Code, Result, bail};
 use sheaf_shard::message::name;
-use sheaf_shard::{Decisions, Request};
+use sheaf_shard::{ClusterTime, Decisions, Request, TransactionId};
 
 use super::transactions::session_of;
 use crate::args::Args;
@@ -10,6 +10,9 @@ use crate::check::time_seen;
 use crate::command::*;
 use crate::op::Operation;
 use crate::reply::Reply;
+
+/// So many are applied by a thread that has other duties.
+const FEW: usize = 8;
 
 /// `{decideTransactions: [{lsid: {...}, txnNumber: 3, commitTimestamp: <time>}, ...], applied: true}`: the answer says which of these
 /// commits are applied here; without `applied`, which a majority has.
@@ -57,10 +60,12 @@ impl<'a> Command<'a, Operation<'a>> for DecideTransactions {
         }
         let stop = op.interrupter();
         let go_on = || stop.check();
-        let mut asked = Vec::with_capacity(all.len());
-        for (id, at) in &all {
-            asked.push(sharding.request(Request::Commit { id: id.clone(), at: *at }, None, &go_on)?);
-        }
+        let ask = |(id, at): &(TransactionId, ClusterTime)| {
+            sharding.request(Request::Commit { id: id.clone(), at: *at }, None, &go_on)
+        };
+        let ask_all = || all.iter().map(ask).collect::<Result<Vec<_>>>();
+        // Each is applied in there: many together take long.
+        let asked = if all.len() > FEW { op.blocking(ask_all) } else { ask_all() }?;
         let has: Vec<bool> = if applied {
             all.iter().map(|(id, at)| sharding.has_committed(id, *at)).collect()
         } else {

@@ -113,6 +113,27 @@ fn silence_decides_nothing() {
 }
 
 #[test]
+fn what_was_given_up_is_not_settled() {
+    let mut router = committing(&[part("a", true), part("b", true)]);
+    for name in ["a", "b"] {
+        router.answered(&shard(name), &id(), Answer::Prepared(at(20)));
+    }
+    router.answered(&shard("a"), &id(), Answer::Committed(at(20)));
+    // The other one is away: it is prepared still, and will ask the first one.
+    router.tick(GIVE_UP_MILLIS);
+    assert_eq!((router.running(), router.take_settled().len()), (0, 0));
+
+    let mut router = committing(&[part("a", true), part("b", true)]);
+    for name in ["a", "b"] {
+        router.answered(&shard(name), &id(), Answer::Prepared(at(20)));
+    }
+    for name in ["a", "b"] {
+        router.answered(&shard(name), &id(), Answer::Committed(at(20)));
+    }
+    assert_eq!((router.running(), router.take_settled().len()), (0, 2));
+}
+
+#[test]
 fn a_settler_that_was_faster_is_believed() {
     let mut router = committing(&[part("a", true), part("b", true)]);
     done(&mut router);

@@ -178,7 +178,17 @@ impl<S: Socket> Connection<S> {
                 Some(attributes),
             );
         }
-        noted::logged_out(&self.front, &self.client, None, "Client has disconnected");
+        if let Err(error) = noted::logged_out(&self.front, &self.client, None, "Client has disconnected") {
+            let attributes = sheaf_bson::doc! { "error": error.message() };
+            let text = "The end of a login is missing in the audit log";
+            crate::log::warning(
+                "ACCESS",
+                crate::log::ids::AUDIT_NOT_WRITTEN,
+                &context,
+                text,
+                Some(attributes),
+            );
+        }
         self.front.disconnect(&self.client);
         if !crate::log::is_quiet() {
             let attributes = self.client.about(&self.front);

@@ -267,15 +267,16 @@ fn refuse(request: &Request<'_>, mechanism: &str, user: &UserName, why: &Error) 
         "Failed to authenticate",
         Some(attributes),
     );
-    let named = (user.user.as_str(), user.db.as_str());
-    if let Err(error) = noted::authenticated(request, mechanism, named, None, Code::AUTHENTICATION_FAILED) {
-        return error;
-    }
+    // Also where nothing can be written down.
     if let Some(remote) = request.client.remote {
         let delay = request.front.strangers.failed(remote.ip().to_canonical());
         request.client.delay.store(delay.as_millis() as u64, Ordering::Relaxed);
     }
-    server::failed()
+    let named = (user.user.as_str(), user.db.as_str());
+    match noted::authenticated(request, mechanism, named, None, Code::AUTHENTICATION_FAILED) {
+        Ok(()) => server::failed(),
+        Err(error) => error,
+    }
 }
 
 /// The mechanisms that this server takes.

@@ -1,5 +1,6 @@
 //! What of requests is written down, and when.
 
+use std::borrow::Cow;
 use std::sync::atomic::Ordering;
 
 use sheaf_auth::{Account, RoleName};
@@ -18,6 +19,9 @@ pub const OWN_COMMANDS: &[&str] = &["getAuditConfig", "logApplicationMessage", "
 
 /// What events have besides what their command names.
 const EVENT_BYTES: usize = 16 << 10;
+
+/// Longer commands are not shown whole: who may not do what it asks for must not fill the disk.
+const SHOWN_BYTES: usize = 50 << 10;
 
 /// A command's bytes as JSON, at most.
 const JSON_FACTOR: usize = 6;
@@ -40,9 +44,12 @@ const ACCESS_COMMANDS: &[(&str, &[&str])] = &[
     ("updateUser", &["customData", "roles", "authenticationRestrictions"]),
 ];
 
-/// Commands besides those that write and those of users and roles that have events once they have run.
+/// Commands besides those of users and roles whose events show what they were given.
 const OTHERS: &[&str] = &[
     "addShard",
+    "collMod",
+    "create",
+    "createIndexes",
     "enableSharding",
     "getClusterParameter",
     "logApplicationMessage",
@@ -60,14 +67,15 @@ const OTHERS: &[&str] = &[
 /// Errors: `OutOfDiskSpace`. Then the command must not run.
 pub fn before<'a>(request: &Request<'a>) -> Result<Option<Promise<'a>>> {
     let Some(audit) = &request.front.audit else { return Ok(None) };
-    let may_have = request.command.spec.access.is_write() || request.writes_after_all || {
-        let name = request.command.name;
-        OTHERS.contains(&name) || ACCESS_COMMANDS.iter().any(|(known, _)| *known == name)
-    };
-    if !may_have {
-        return Ok(None);
+    let name = request.command.name;
+    // These show what they were given.
+    if OTHERS.contains(&name) || ACCESS_COMMANDS.iter().any(|(known, _)| *known == name) {
+        return audit.promise(EVENT_BYTES + request.body.len() * JSON_FACTOR).map(Some);
     }
-    audit.promise(EVENT_BYTES + request.body.len() * JSON_FACTOR).map(Some)
+    match request.command.spec.access.is_write() || request.writes_after_all {
+        true => audit.promise(EVENT_BYTES).map(Some),
+        false => Ok(None),
+    }
 }
 
 /// Keeps an event of the command that is running; it is written when the command has ended.
@@ -116,7 +124,10 @@ fn checked(request: &Request<'_>, result: Code) -> Result<()> {
     if request.front.audit.is_none() {
         return Ok(());
     }
-    let shown = crate::redact::shown(request.command.name, request.body);
+    let mut shown = crate::redact::shown(request.command.name, request.body);
+    if shown.len() > SHOWN_BYTES {
+        shown = Cow::Owned(doc! { (request.command.name): "too large to be shown" }.into_bytes());
+    }
     let param = doc! {
         "command": request.command.name, "ns": &namespace(request), "args": RawDoc::new(&shown),
     };
@@ -151,18 +162,21 @@ pub fn authenticated(
     happens(request, account, &event(request.front, "authenticate", result, param))
 }
 
-/// A client is no longer who it was.
-pub fn logged_out(front: &Front, client: &Client, account: Option<&Account>, reason: &str) {
-    let Some(audit) = &front.audit else { return };
+/// A client is about to be no longer who it was.
+///
+/// Errors: it cannot be written down.
+pub fn logged_out(front: &Front, client: &Client, account: Option<&Account>, reason: &str) -> Result<()> {
+    let Some(audit) = &front.audit else { return Ok(()) };
     let who = client.who(account);
-    let Some(user) = &who.user else { return };
+    let Some(user) = &who.user else { return Ok(()) };
     let param = DocBuf::build(|doc| {
         doc.append("reason", reason);
         user.write(&mut doc.array("initialUsers").document());
         let _ = doc.array("updatedUsers");
     });
-    let place = audit.append_done(&who, &event(front, "logout", Code::OK, param));
+    let place = audit.append(&who, &event(front, "logout", Code::OK, param))?;
     client.audited.fetch_max(place, Ordering::Relaxed);
+    Ok(())
 }
 
 /// What a client has told of itself.

@@ -16,8 +16,14 @@ use super::options::{Destination, Format};
 /// Room is taken from the disk in pieces of this size.
 const ROOM_BYTES: u64 = 1 << 20;
 
+/// No event in BSON is longer: a message, and what events have besides.
+const LARGEST_EVENT: u64 = 64 << 20;
+
 /// Where the system's log listens.
 const SYSTEM_LOG: &str = "/dev/log";
+
+/// What a datagram takes, with room to spare: Linux has 208 KB for each socket unless told otherwise.
+const DATAGRAM_BYTES: u64 = 150 << 10;
 
 /// Facility `user`, severity `info`.
 const SYSTEM_LOG_PRIORITY: &str = "<14>";
@@ -40,11 +46,10 @@ impl Sink {
             }
             Destination::Console => Ok(Sink::Console),
             Destination::Syslog => {
-                let socket = UnixDatagram::unbound().and_then(|socket| {
-                    socket.connect(SYSTEM_LOG)?;
-                    Ok(socket)
-                });
-                socket
+                // Connected once only to see that somebody listens.
+                let listens = UnixDatagram::unbound().and_then(|socket| socket.connect(SYSTEM_LOG));
+                listens
+                    .and_then(|()| UnixDatagram::unbound())
                     .map(Sink::Syslog)
                     .map_err(|error| format!("Failed to open the system's log {SYSTEM_LOG}: {error}"))
             }
@@ -64,7 +69,8 @@ impl Sink {
             Sink::Syslog(socket) => {
                 let header = format!("{SYSTEM_LOG_PRIORITY}sheaf[{}]: ", std::process::id());
                 let text = bytes.strip_suffix(b"\n").unwrap_or(bytes);
-                socket.send(&[header.as_bytes(), text].concat())?;
+                // By its name each time: the system's log may have been started anew.
+                socket.send_to(&[header.as_bytes(), text].concat(), SYSTEM_LOG)?;
                 Ok(0)
             }
         }
@@ -82,6 +88,7 @@ impl Sink {
     pub fn promise(&self, bytes: u64) -> io::Result<Promise<'_>> {
         match self {
             Sink::File(file) => file.promise(bytes),
+            Sink::Syslog(_) if bytes > DATAGRAM_BYTES => Err(io::ErrorKind::FileTooLarge.into()),
             Sink::Console | Sink::Syslog(_) => Ok(Promise(None)),
         }
     }
@@ -145,6 +152,8 @@ struct Synced {
     up_to: u64,
     /// Whether somebody syncs.
     leads: bool,
+    /// A sync has failed: what came before it may be lost, though a later one goes well.
+    failed: bool,
 }
 
 impl FileSink {
@@ -165,6 +174,7 @@ impl FileSink {
         if let Err(error) = (&*file).write_all(bytes) {
             // No half an event. What cannot be cut off is mended by the next start.
             let _ = file.set_len(state.length);
+            state.room = 0;
             return Err(error);
         }
         state.length += bytes.len() as u64;
@@ -175,6 +185,9 @@ impl FileSink {
     fn sync(&self, place: u64) -> io::Result<()> {
         let mut synced = self.synced.lock();
         while synced.up_to < place {
+            if synced.failed {
+                return Err(io::Error::other("an earlier sync has failed"));
+            }
             if synced.leads {
                 self.woken.wait(&mut synced);
                 continue;
@@ -188,6 +201,7 @@ impl FileSink {
             let done = data_on_disk(&file);
             synced = self.synced.lock();
             synced.leads = false;
+            synced.failed = done.is_err();
             self.woken.notify_all();
             done?;
             synced.up_to = synced.up_to.max(appended);
@@ -213,15 +227,19 @@ impl FileSink {
         data_on_disk(&state.file)?;
         // Gives back what was taken for what has not come.
         let _ = state.file.set_len(state.length);
+        state.room = 0;
         let old = crate::log::rotated_name(&self.path);
         let renamed = rename && self.path.exists();
         if renamed {
+            // Names differ by seconds, and what was written in this one before must stay.
+            if old.exists() {
+                return Err(io::ErrorKind::AlreadyExists.into());
+            }
             std::fs::rename(&self.path, &old)?;
         }
         let file = open(&self.path)?;
         state.length = file.metadata()?.len();
         state.file = Arc::new(file);
-        state.room = 0;
         Ok(renamed.then_some(old))
     }
 }
@@ -263,12 +281,31 @@ fn mend(file: &mut File, format: Format) -> io::Result<u64> {
         Format::Json => Ok(0),
         Format::Bson => {
             let whole = whole_documents(file, length)?;
+            // A crash leaves one event that is not whole. More than that is not ours to cut off.
+            if length - whole > LARGEST_EVENT {
+                let text = "it has what is no event in BSON";
+                return Err(io::Error::new(io::ErrorKind::InvalidData, text));
+            }
+            if whole == 0 && length > 0 && !may_begin_document(file)? {
+                let text = "it is no audit log in BSON";
+                return Err(io::Error::new(io::ErrorKind::InvalidData, text));
+            }
             if whole < length {
                 file.set_len(whole)?;
             }
             Ok(whole)
         }
     }
+}
+
+/// Whether a file that has no whole document may begin with one: its length is one that an event has.
+fn may_begin_document(file: &mut File) -> io::Result<bool> {
+    let mut size = [0; 4];
+    file.seek(SeekFrom::Start(0))?;
+    Ok(match file.read_exact(&mut size) {
+        Ok(()) => (5..=LARGEST_EVENT).contains(&u64::from(u32::from_le_bytes(size))),
+        Err(_) => true,
+    })
 }
 
 /// Where the last whole document ends.
@@ -285,4 +322,45 @@ fn whole_documents(file: &mut File, length: u64) -> io::Result<u64> {
         at += size;
     }
     Ok(at)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_second_rotation_in_the_same_second_loses_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("audit.json");
+        let sink = FileSink::open(&path, Format::Json).unwrap();
+        let mut written = 0;
+        let text = || -> usize {
+            let files = std::fs::read_dir(folder.path()).unwrap();
+            files.map(|file| std::fs::read(file.unwrap().path()).unwrap().len()).sum()
+        };
+        for _ in 0..20 {
+            sink.append(b"{}\n").unwrap();
+            written += 3;
+            let _ = sink.rotate(true);
+            assert_eq!(text(), written);
+        }
+        // A promise after a failed rotation has room of its own.
+        drop(sink.promise(100).unwrap());
+    }
+
+    #[test]
+    fn only_the_torn_end_of_events_in_bson_is_cut_off() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("audit");
+        let empty = [5u8, 0, 0, 0, 0];
+        let torn = [empty.as_slice(), &empty, &[9, 0, 0, 0, 1]].concat();
+        std::fs::write(&path, torn).unwrap();
+        drop(FileSink::open(&path, Format::Bson).unwrap());
+        assert_eq!(std::fs::read(&path).unwrap(), [empty, empty].concat());
+
+        let json = b"{\"atype\": \"startup\"}\n";
+        std::fs::write(&path, json).unwrap();
+        assert_eq!(FileSink::open(&path, Format::Bson).err().unwrap().kind(), io::ErrorKind::InvalidData);
+        assert_eq!(std::fs::read(&path).unwrap(), json);
+    }
 }

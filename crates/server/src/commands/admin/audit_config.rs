@@ -73,13 +73,13 @@ impl<'a> Command<'a, Operation<'a>> for SetAuditConfig<'a> {
         let time = Timestamp(op.last_applied().time + 1);
         let config = AuditConfig::new(self.filter, self.authorization_success, time)?;
         let fields = doc! { "filter": self.filter, "auditAuthorizationSuccess": self.authorization_success };
-        note(op, "auditConfigure", Code::OK, || {
-            doc! { "previous": before.as_raw(), "config": config.shown().as_raw() }
-        });
         let document = DocBuf::build(|out| {
             out.append("_id", AUDIT_CONFIG).append("clusterParameterTime", time).append_all(fields.as_raw());
         });
         super::cluster_parameter::keep(op, Value::String(AUDIT_CONFIG), document.as_raw())?;
+        note(op, "auditConfigure", Code::OK, || {
+            doc! { "previous": before.as_raw(), "config": config.shown().as_raw() }
+        });
         parameters::refresh(op.node());
         Ok(Reply::ok())
     }

@@ -88,10 +88,9 @@ pub fn refresh(node: &Node) {
     if let Ok(limit) = read() {
         node.read_time_ms.store(limit, Ordering::Relaxed);
     }
-    let settings = || kept(&node.engine().view()?, query_settings::PARAMETER);
-    if let Ok(settings) = settings() {
-        node.query_settings.replace(settings.unwrap_or_default());
-    }
+    // What cannot be read now is read the next time.
+    let settings = || Ok(kept(&node.engine().view()?, query_settings::PARAMETER)?.unwrap_or_default());
+    let _ = node.query_settings.refresh(settings);
     if let Some(audit) = node.front().audit.as_ref().filter(|audit| audit.runtime) {
         configure(node, audit);
     }

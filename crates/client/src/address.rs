@@ -222,6 +222,9 @@ impl FromStr for ConnectionString {
             }
         }
         if by_certificate {
+            if user.is_some_and(|user| user.contains(':')) {
+                return Err(refuse("a user with a certificate has no password"));
+            }
             let user = percent_decode(user.unwrap_or_default()).ok_or_else(|| refuse("bad user"))?;
             parsed.credentials = Some(Credentials::by_certificate(user));
         } else if let Some(user) = user {

@@ -278,12 +278,13 @@ impl Link {
     ///
     /// Errors: it is something else.
     pub fn take_in(&self, bytes: &[u8]) -> io::Result<()> {
-        let mut writer = self.writer.lock();
-        let writer = &mut *writer;
-        writer.cover.take_in(bytes, &mut writer.buffer)?;
-        if writer.written < writer.buffer.len() {
-            self.work.notify_one();
+        {
+            let mut writer = self.writer.lock();
+            let writer = &mut *writer;
+            writer.cover.take_in(bytes, &mut writer.buffer)?;
         }
+        // Whoever has found the writer taken meanwhile has left its messages to this.
+        self.flush();
         Ok(())
     }
 

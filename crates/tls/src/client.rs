@@ -106,7 +106,7 @@ fn read(options: &ClientOptions) -> Result<ClientConfig, String> {
                 strict = strict
                     .with_crls(files::revocations(path)?)
                     .only_check_end_entity_revocation()
-                    .allow_unknown_revocation_status();
+                    .enforce_revocation_expiration();
             }
             Some(strict.build().map_err(|error| match &options.ca_file {
                 Some(path) => format!("{}: {error}", path.display()),

@@ -131,7 +131,7 @@ fn read(options: &TlsOptions) -> Result<Read, String> {
         verifier = verifier
             .with_crls(files::revocations(path)?)
             .only_check_end_entity_revocation()
-            .allow_unknown_revocation_status();
+            .enforce_revocation_expiration();
     }
     if options.without_certificates {
         verifier = verifier.allow_unauthenticated();

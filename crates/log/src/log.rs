@@ -277,17 +277,16 @@ impl Log {
         }
         let ahead = (end + RESERVED_BYTES).min(self.options.segment_bytes).max(end);
         for to in [ahead, end] {
-            let reserved = rustix::fs::fallocate(&writer.file, FallocateFlags::KEEP_SIZE, from, to - from);
-            match reserved {
+            let reserve = || rustix::fs::fallocate(&writer.file, FallocateFlags::KEEP_SIZE, from, to - from);
+            match rustix::io::retry_on_intr(reserve) {
                 Ok(()) => {
                     writer.reserved = to;
                     return Ok(());
                 }
                 Err(Errno::NOSPC | Errno::DQUOT) if to > end => {}
-                Err(error @ (Errno::NOSPC | Errno::DQUOT)) => {
-                    return Err(Error::io("reserving space", error.into()));
-                }
-                Err(_) => return Ok(()),
+                // The file system reserves nothing.
+                Err(Errno::OPNOTSUPP | Errno::NOSYS) => return Ok(()),
+                Err(error) => return Err(Error::io("reserving space", error.into())),
             }
         }
         Ok(())

@@ -51,10 +51,10 @@ impl Reader {
     pub(crate) fn at_time(shared: Arc<Shared>, time: u64) -> Result<Reader> {
         loop {
             let cuts = shared.cuts.load(Ordering::Acquire);
-            let reader = Reader::near_time(shared.clone(), time)?;
-            // What was found may have been cut off meanwhile.
+            let reader = Reader::near_time(shared.clone(), time);
+            // What was found, or not understood, may have been cut off meanwhile.
             if shared.cuts.load(Ordering::Acquire) == cuts {
-                return Ok(reader);
+                return reader;
             }
         }
     }

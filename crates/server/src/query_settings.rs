@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::RwLock;
 use sheaf_bson::{DocBuf, RawDoc, Value};
+use sheaf_errors::Result;
 use sheaf_exec::plan::settings::Settings;
 use sheaf_exec::plan::shape::{Constants, QueryShape};
 
@@ -28,18 +29,34 @@ struct Known {
 pub struct KnownSettings {
     /// Whether there are any: then shapes of queries have to be known.
     any: AtomicBool,
-    kept: RwLock<DocBuf>,
-    by_hash: RwLock<BTreeMap<String, Known>>,
+    known: RwLock<Read>,
+}
+
+/// A state of the kept document.
+#[derive(Debug, Default)]
+struct Read {
+    kept: DocBuf,
+    by_hash: BTreeMap<String, Known>,
 }
 
 impl KnownSettings {
-    /// Takes over the kept document.
-    pub fn replace(&self, kept: DocBuf) {
-        if *self.kept.read() == kept {
-            return;
+    /// Reads the kept document, and takes it over. Nobody else does meanwhile, so that what was read before never comes after.
+    ///
+    /// Errors: those of `read`.
+    pub fn refresh(&self, read: impl FnOnce() -> Result<DocBuf>) -> Result<()> {
+        let mut known = self.known.write();
+        let kept = read()?;
+        if known.kept != kept {
+            known.by_hash = Self::parsed(&kept);
+            known.kept = kept;
+            self.any.store(!known.by_hash.is_empty(), Ordering::Release);
         }
+        Ok(())
+    }
+
+    fn parsed(kept: &DocBuf) -> BTreeMap<String, Known> {
         let entries = kept.as_raw().get(ENTRIES).and_then(|list| list.as_array()).unwrap_or(RawDoc::EMPTY);
-        let known: BTreeMap<_, _> = entries
+        entries
             .values()
             .filter_map(|entry| {
                 let entry = entry.as_doc()?;
@@ -48,10 +65,7 @@ impl KnownSettings {
                 let known = Known { settings, representative: query.map(DocBuf::from) };
                 Some((entry.get("queryShapeHash")?.as_str()?.to_owned(), known))
             })
-            .collect();
-        self.any.store(!known.is_empty(), Ordering::Release);
-        *self.by_hash.write() = known;
-        *self.kept.write() = kept;
+            .collect()
     }
 
     /// Whether anything was set.
@@ -61,13 +75,13 @@ impl KnownSettings {
 
     /// What was set for the shape with this hash.
     pub fn of(&self, hash: &str) -> Option<Arc<Settings>> {
-        self.by_hash.read().get(hash).map(|known| known.settings.clone())
+        self.known.read().by_hash.get(hash).map(|known| known.settings.clone())
     }
 
     /// The documents of `$querySettings`.
     pub fn list(&self, with_shape: bool) -> Vec<DocBuf> {
-        let by_hash = self.by_hash.read();
-        let shown = by_hash.iter().map(|(hash, known)| {
+        let known = self.known.read();
+        let shown = known.by_hash.iter().map(|(hash, known)| {
             DocBuf::build(|out| {
                 out.append("queryShapeHash", hash.as_str()).append("settings", known.settings.shown());
                 let Some(query) = known.representative.as_ref().map(DocBuf::as_raw) else { return };

@@ -21,7 +21,7 @@ pub const RATE_LIMIT: &str = "internalQueryStatsRateLimit";
 pub const CACHE_SIZE: &str = "internalQueryStatsCacheSize";
 /// What an entry takes besides its key.
 const ENTRY_BYTES: usize = 1024;
-/// Cursors whose figures are not complete yet; beyond this those that were begun first are given up.
+/// Cursors whose figures are not complete yet; beyond this all of them are given up.
 const OPEN_MAX: usize = 10_000;
 
 /// A sum with its bounds.
@@ -299,6 +299,16 @@ fn key(op: &Request<'_>, shape: &QueryShape<'_>) -> DocBuf {
         for name in PLAIN {
             match op.body.get(name) {
                 Some(_) if name == "comment" => _ = out.append(name, "?string"),
+                // Each read after a time has another one.
+                Some(Value::Document(concern)) if name == "readConcern" => {
+                    let mut inner = out.document(name);
+                    for field in concern.iter() {
+                        match field.value() {
+                            Value::Timestamp(_) => _ = inner.append(field.key(), "?timestamp"),
+                            value => _ = inner.append(field.key(), value),
+                        }
+                    }
+                }
                 Some(value) => _ = out.append(name, value),
                 None => {}
             }

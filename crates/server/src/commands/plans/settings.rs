@@ -269,12 +269,12 @@ fn allowed(hint: RawDoc<'_>) -> RawDoc<'_> {
 /// New settings over old ones: each field that is given takes the old one's place. Hints without indexes, and a refusal that is
 /// none, are left out.
 fn merged(old: RawDoc<'_>, new: RawDoc<'_>) -> DocBuf {
+    let from = |name: &str| if new.get(name).is_some() { new } else { old };
     DocBuf::build(|out| {
         for name in ["indexHints", "queryFramework", "reject", "comment"] {
-            let Some(field) = new.element(name).or_else(|| old.element(name)) else { continue };
+            let Some(field) = from(name).element(name) else { continue };
             match name {
-                "indexHints"
-                    if hints(new).iter().chain(&hints(old)).all(|hint| allowed(*hint).is_empty()) => {}
+                "indexHints" if hints(from(name)).iter().all(|hint| allowed(*hint).is_empty()) => {}
                 "reject" if !field.value().truthy() => {}
                 "reject" => _ = out.append("reject", true),
                 _ => _ = out.append_element(field),

@@ -14,7 +14,7 @@ const MAX_BYTES: usize = 125 * 1024;
 /// So many measurements are in a bucket though they have more.
 const MIN_MEASUREMENTS: u32 = 10;
 /// Most bytes that measurements have which are one bucket, however small their columns become: they are all in memory at times.
-const MAX_PLAIN_BYTES: usize = 8 * 1024 * 1024;
+const MAX_PLAIN_BYTES: usize = 5 * 1024 * 1024;
 /// `control.version` of buckets with columns as documents, with those of subtype 7, and with those when times are not in order.
 const PLAIN: i64 = 1;
 const PACKED: i32 = 2;

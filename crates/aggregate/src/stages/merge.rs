@@ -30,6 +30,8 @@ pub struct Merge {
     pub target: Namespace,
     /// The fields by which documents are told apart.
     pub on: Vec<String>,
+    /// Whether they were named; `_id` by itself needs no index that vouches for it.
+    on_given: bool,
     when_matched: WhenMatched,
     when_not_matched: WhenNotMatched,
     variables: Vec<(Slot, Expr)>,
@@ -55,7 +57,7 @@ enum WhenNotMatched {
 pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<SharedStage>> {
     let database = cx.namespace.database.clone();
     let mut target = None;
-    let mut on = vec!["_id".to_owned()];
+    let mut on = None;
     let (mut matched, mut not_matched, mut variables) = (None, WhenNotMatched::Insert, None);
     match argument {
         Value::String(collection) => target = Some(Namespace::new(database, collection)),
@@ -64,7 +66,7 @@ pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<Sha
                 let value = field.value();
                 match field.key() {
                     "into" => target = Some(parse_into(value, &database)?),
-                    "on" => on = parse_on(value)?,
+                    "on" => on = Some(parse_on(value)?),
                     "let" => match value {
                         Value::Document(doc) => variables = Some(doc),
                         Value::Null | Value::Undefined => {}
@@ -94,7 +96,15 @@ pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<Sha
     let (variables, when_matched) = parse_matched(matched, variables, &target, cx)?;
     check_modes(&when_matched, not_matched)?;
     let collator = cx.expr.collator().cloned();
-    let stage = Merge { target, on, when_matched, when_not_matched: not_matched, variables, collator };
+    let stage = Merge {
+        target,
+        on_given: on.is_some(),
+        on: on.unwrap_or_else(|| vec!["_id".to_owned()]),
+        when_matched,
+        when_not_matched: not_matched,
+        variables,
+        collator,
+    };
     Ok(vec![Arc::new(stage)])
 }
 
@@ -323,8 +333,11 @@ impl MergeRun {
 impl Operator for MergeRun {
     fn work(&mut self, cx: &mut Cx<'_>) -> Result<Step> {
         let Some(index) = self.index else {
-            let Merge { target, on, collator, .. } = &*self.stage;
-            self.index = self.database.merge_index(target, on, collator.as_ref())?;
+            let Merge { target, on, on_given, collator, .. } = &*self.stage;
+            self.index = match on_given {
+                true => self.database.merge_index(target, on, collator.as_ref())?,
+                false => Some(MergeIndex { sparse: false }),
+            };
             if self.index.is_none() {
                 bail!(51183, "Cannot find index to verify that join fields will be unique");
             }

@@ -1,11 +1,11 @@
 //! Whether a filter implies a partial index's filter, so that the index holds all of its matches.
 
-use sheaf_bson::{OwnedValue, Type, Value, compare};
+use sheaf_bson::{Value, compare};
 use sheaf_collation::{SharedCollator, compare_by};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_query::matcher::{CompareOp, Leaf, MatchExpr, Matcher, Test};
 
-use super::predicate::{FieldTraits, test_bounds};
+use super::predicate::{FieldTraits, compares_strings, test_bounds};
 
 /// Refuses conditions that a partial index's filter may not have.
 ///
@@ -77,7 +77,7 @@ fn leaf_implies(given: &Leaf, wanted: &Leaf) -> bool {
         // What follows compares by bytes.
         (test, other)
             if (given.collator.is_some() || wanted.collator.is_some())
-                && (names_strings(test) || names_strings(other)) =>
+                && (compares_strings(test) || compares_strings(other)) =>
         {
             given.collator == wanted.collator && are_equal(test, other, given.collator.as_ref())
         }
@@ -97,18 +97,6 @@ fn leaf_implies(given: &Leaf, wanted: &Leaf) -> bool {
                 _ => false,
             }
         }
-        _ => false,
-    }
-}
-
-/// Whether a test compares with strings, or with what may hold some.
-fn names_strings(test: &Test) -> bool {
-    let holds = |value: &OwnedValue| {
-        matches!(value.kind(), Type::String | Type::Symbol | Type::Document | Type::Array)
-    };
-    match test {
-        Test::Compare { operand, .. } => holds(operand),
-        Test::In(list) => list.values.iter().any(holds),
         _ => false,
     }
 }

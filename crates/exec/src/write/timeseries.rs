@@ -134,7 +134,10 @@ pub fn without(
     let mut unpacker = Unpacker::new(&options.time_field, options.meta_field.as_deref());
     unpacker.begin(bucket);
     let (mut row, mut gone, mut kept) = (Vec::new(), Vec::new(), Vec::new());
+    // A column says in few bytes that a value comes again and again.
+    let mut held = sheaf_meter::reserve(0)?;
     while unpacker.next_into(&mut row)? {
+        held.grow(row.len() as u64)?;
         let document = DocBuf::from_bytes(row.clone());
         if goes(document.as_raw())? { gone.push(document) } else { kept.push(document) }
     }

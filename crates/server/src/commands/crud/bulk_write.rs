@@ -17,7 +17,8 @@ use sheaf_storage::{Collection, Uuid, Write};
 
 use super::query::{collated_cx, first_batch, parse_filter, set_sort};
 use super::writes::{
-    WriteFields, check_count, collection_for_write, is_stale, refuse_view, with_cx, with_writer,
+    WriteFields, check_count, check_writable_in, collection_for_write, is_stale, refuse_view, with_cx,
+    with_writer,
 };
 use crate::args::{Args, Array, Documents, NonNegative, check_collection_name, check_db_name};
 use crate::command::*;
@@ -333,6 +334,8 @@ impl<'a> BulkWrite<'a> {
             Kind::Update(update) => update.upsert,
             Kind::Delete { .. } => false,
         };
+        let (db, name) = names::split(one.namespace);
+        check_writable_in(db, name)?;
         if one.uuid.is_some() {
             names::check_uuid(w.view()?.catalog(), one.namespace, one.uuid)?;
         }

@@ -42,7 +42,7 @@ pub fn update_cx(op: &Operation<'_>, variables: Option<RawDoc<'_>>) -> Result<Pa
 /// The same for an update or for a view's definition: a pipeline in it may name `$$CLUSTER_TIME` outside a replica set,
 /// too, where it is zero.
 pub fn for_update(op: &Operation<'_>, cx: ParseCx) -> ParseCx {
-    match op.system_variables().cluster_clock {
+    match op.node().replica() {
         Some(_) => cx,
         None => cx.with_cluster_clock(Some(Arc::new(Timestamp(0)))),
     }

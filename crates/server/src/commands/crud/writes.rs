@@ -115,15 +115,22 @@ pub fn check_count(count: usize) -> Result<()> {
 ///
 /// Errors: `InvalidNamespace`.
 pub fn check_writable(op: &Operation<'_>, collection: &str) -> Result<()> {
+    check_writable_in(op.db(), collection)
+}
+
+/// The same for a collection of this database.
+///
+/// Errors: `InvalidNamespace`.
+pub fn check_writable_in(db: &str, collection: &str) -> Result<()> {
     let system = collection.starts_with("system.")
         && !matches!(collection, "system.js" | "system.users" | "system.version" | "system.roles")
-        && !(op.db() == "local" && collection == "system.replset")
-        && op.db() != "config";
-    if system || (op.db() == "local" && collection == "oplog.rs") {
-        bail!(Code::INVALID_NAMESPACE, "cannot write to '{}.{collection}'", op.db());
+        && !(db == "local" && collection == "system.replset")
+        && db != "config";
+    if system || (db == "local" && collection == "oplog.rs") {
+        bail!(Code::INVALID_NAMESPACE, "cannot write to '{db}.{collection}'");
     }
     if collection.contains('$') {
-        bail!(Code::INVALID_NAMESPACE, "Invalid namespace specified '{}.{collection}'", op.db());
+        bail!(Code::INVALID_NAMESPACE, "Invalid namespace specified '{db}.{collection}'");
     }
     Ok(())
 }

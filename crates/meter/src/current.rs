@@ -20,6 +20,9 @@ const SHORT: Duration = Duration::from_micros(150);
 /// Rounds of the same length.
 const SHORT_ROUNDS: u32 = 12;
 
+/// How often who pauses looks whether it has to stop.
+const LOOK: Duration = Duration::from_millis(100);
+
 /// Rounds of a turn: three milliseconds of work.
 const TURN_ROUNDS: u32 = 240;
 
@@ -227,6 +230,8 @@ pub fn pause(time: Duration) -> Result<()> {
         if left.is_zero() {
             return Ok(());
         }
+        // Whoever stops an operation wakes one of its threads, and not for every reason.
+        let left = left.min(LOOK);
         park(meter.left().map_or(left, |time| left.min(time)));
     }
 }

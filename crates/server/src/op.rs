@@ -240,7 +240,7 @@ impl<'a> Operation<'a> {
         SystemVariables {
             cluster_clock,
             user_roles: self.request.user_roles(),
-            stored: Some(stored_functions::of(self.engine().clone(), self.namespace("system.js"))),
+            stored: Some(stored_functions::of(self.engine().clone(), self.db())),
         }
     }
 

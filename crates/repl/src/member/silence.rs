@@ -6,7 +6,7 @@
 //! elected, and says yes to others that ask. Whoever still hears the primary says no, a word from the primary makes the hint void, and
 //! hints that prove wrong are not believed for long.
 //!
-//! Who has set `electionTimeoutMillis` gets that and nothing sooner.
+//! Only where the election time-out is the default, 10 seconds, whether somebody has written it down or not: another one is kept as it is.
 
 use super::{Body, Member, NoticesSilence};
 use crate::config::DEFAULT_ELECTION_TIMEOUT;

@@ -5,7 +5,7 @@
 //! So the directory is asked before. When a database is dropped it leaves the directory first and the shards last, so one that is
 //! there when it is asked, and has not been dropped here since, is dropped with the new collection.
 //!
-//! Nor does a router read, or change, what it believes to be here of a database that was dropped here: the directory is asked whether it has
+//! Nor does a router read, or change, what it believes to be here of a database that this process has dropped as primary: the directory is asked whether it has
 //! been made here again since, once.
 
 use std::sync::Arc;

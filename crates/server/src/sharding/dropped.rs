@@ -13,21 +13,13 @@ pub(super) struct Dropped {
     when: Mutex<HashMap<String, Instant>>,
 }
 
-/// With so many of them, those are forgotten that no router believes to be here any more.
-const DROPPED_MAX: usize = 1000;
-
 /// For longer than this no router believes what it has read of a database, unless the config servers do not answer.
 const BELIEVED: Duration = Duration::from_secs(60);
 
 impl Dropped {
     /// A database is about to be dropped.
     pub(super) fn note(&self, db: &str) {
-        let now = Instant::now();
-        let mut when = self.when.lock();
-        if when.len() >= DROPPED_MAX {
-            when.retain(|_, dropped| now.duration_since(*dropped) < BELIEVED);
-        }
-        when.insert(db.to_owned(), now);
+        self.when.lock().insert(db.to_owned(), Instant::now());
         self.any.store(true, Ordering::SeqCst);
     }
 
@@ -36,7 +28,15 @@ impl Dropped {
         if !self.any.load(Ordering::SeqCst) {
             return None;
         }
-        self.when.lock().get(db).copied().filter(|dropped| dropped.elapsed() < BELIEVED)
+        let mut when = self.when.lock();
+        let found = when.get(db).copied();
+        if found.is_none_or(|dropped| dropped.elapsed() >= BELIEVED) {
+            // Where nobody asks for one again, whoever asks for another finds it too old.
+            when.retain(|_, dropped| dropped.elapsed() < BELIEVED);
+            self.any.store(!when.is_empty(), Ordering::SeqCst);
+            return None;
+        }
+        found
     }
 
     /// A database has been here since it was dropped at this time.

@@ -103,7 +103,8 @@ def a_new_primary_executes_for_who_has_asked_it(cluster):
                            "it looks for a document")
                 before = first.primary()
                 with first.direct(before) as leading:
-                    leading.admin.command("replSetStepDown", 30, secondaryCatchUpPeriodSecs=5, force=True)
+                    # Not for so long that in the end every member has promised not to lead.
+                    leading.admin.command("replSetStepDown", 4, secondaryCatchUpPeriodSecs=3, force=True)
                 eventually(lambda: first.primary() not in (None, before), "another member leads")
                 early.join()
                 end.admin.command({"configureFailPoint": "failCommand", "mode": "off"})

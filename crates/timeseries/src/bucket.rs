@@ -239,6 +239,12 @@ impl Bucket {
         self.count as usize
     }
 
+    /// Bytes of memory beside itself, but for its bounds, which are about what `control` has of them.
+    pub fn memory(&self) -> usize {
+        let of = |column: &Column| size_of::<Column>() + column.name.capacity() + column.values.memory();
+        self.meta.as_bytes().len() + self.columns.iter().map(of).sum::<usize>()
+    }
+
     /// Whether another measurement may come in.
     pub fn has_room(&mut self, measurement: &Measurement<'_>, options: &TimeseriesOptions) -> bool {
         self.refusal(measurement, options).is_none()

@@ -2,6 +2,7 @@
 
 use sheaf_bson::{DocWriter, Iter, RawDoc, Value};
 use sheaf_errors::Result;
+use sheaf_meter::Held;
 
 use crate::bucket::COLUMN;
 use crate::column::ColumnReader;
@@ -43,7 +44,12 @@ pub struct Unpacker {
     columns: Vec<(String, Column)>,
     /// The number of the next measurement, from 0.
     number: u32,
+    /// The memory of what is larger than buckets are.
+    held: Held,
 }
+
+/// Buckets of so many bytes and fewer are not worth an account.
+const SMALL: usize = 256 * 1024;
 
 /// A column, and where it stands.
 #[derive(Debug)]
@@ -102,6 +108,7 @@ impl Unpacker {
             times: Column::Plain(0, 0),
             columns: Vec::new(),
             number: 0,
+            held: Held::default(),
         }
     }
 
@@ -119,7 +126,13 @@ impl Unpacker {
     }
 
     /// Begins with a bucket.
-    pub fn begin(&mut self, bucket: RawDoc<'_>) {
+    ///
+    /// Errors: `ExceededMemoryLimit`.
+    pub fn begin(&mut self, bucket: RawDoc<'_>) -> Result<()> {
+        if bucket.len() > SMALL && self.held.bytes() < 3 * bucket.len() as u64 {
+            // Itself, the documents that its columns build, and the measurement.
+            self.held = sheaf_meter::reserve(3 * bucket.len() as u64)?;
+        }
         self.bucket.clear();
         self.bucket.extend_from_slice(bucket.as_bytes());
         self.number = 0;
@@ -140,6 +153,7 @@ impl Unpacker {
             }
         }
         (self.times, self.columns) = (times, columns);
+        Ok(())
     }
 
     /// Writes the next measurement; false if there is none.
@@ -197,7 +211,7 @@ mod tests {
         bucket.add(rows[2].as_raw(), &options);
         assert_eq!(bucket.count(), 3);
         let mut unpacker = Unpacker::new("t", Some("m"));
-        unpacker.begin(bucket.to_doc().as_raw());
+        unpacker.begin(bucket.to_doc().as_raw()).unwrap();
         let (mut out, mut found) = (Vec::new(), Vec::new());
         while unpacker.next_into(&mut out).unwrap() {
             found.push(DocBuf::from_bytes(out.clone()));
@@ -223,7 +237,7 @@ mod tests {
         ] {
             let mut unpacker = Unpacker::new("t", Some("m")).giving(fields);
             let mut out = Vec::new();
-            unpacker.begin(stored.as_raw());
+            unpacker.begin(stored.as_raw()).unwrap();
             assert!(unpacker.next_into(&mut out).unwrap());
             assert_eq!(DocBuf::from_bytes(out.clone()), expected);
             assert!(!unpacker.next_into(&mut out).unwrap());

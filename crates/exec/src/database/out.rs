@@ -177,7 +177,8 @@ fn measurements(
         (Some(wanted), None) => wanted.clone(),
     };
     let view = existing.is_none().then(|| view_options(&namespace.collection, Value::Missing, &options));
-    Ok(Some(Measurements { options, namespace: target, view, open: OpenBuckets::default() }))
+    let open = sheaf_meter::current().map(|meter| OpenBuckets::counted(meter.process())).unwrap_or_default();
+    Ok(Some(Measurements { options, namespace: target, view, open }))
 }
 
 fn hex(bytes: &[u8]) -> String {

@@ -1,25 +1,32 @@
 //! The buckets of time-series collections to which measurements are being added.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use parking_lot::Mutex;
 use sheaf_bson::{DocBuf, DocWriter, ObjectId};
+use sheaf_meter::{Part, Process};
 use sheaf_storage::{Collection, Uuid};
 use sheaf_timeseries::{Bucket, Refusal};
 
 /// More open buckets than these are not remembered.
 const MAX_OPEN: usize = 20_000;
-/// Nor are more bytes of their measurements.
+/// Nor is more memory than this spent on their columns.
 const MAX_OPEN_BYTES: usize = 64 * 1024 * 1024;
 
 /// The buckets to which measurements are added, by collection and meta value. What it says is a hint: the bucket itself is
 /// read, and locked, before anything is added.
 #[derive(Default)]
-pub struct OpenBuckets(Mutex<Open>);
+pub struct OpenBuckets {
+    open: Mutex<Open>,
+    /// Counts their memory; nobody does outside a server.
+    memory: Option<Part>,
+}
 
 #[derive(Default)]
 struct Open {
     buckets: HashMap<(Uuid, Vec<u8>), OpenBucket>,
+    /// Of all parts.
     bytes: usize,
     counters: HashMap<Uuid, Counters>,
 }
@@ -84,29 +91,45 @@ pub(super) struct Parts {
 
 impl Parts {
     fn bytes(&self) -> usize {
-        // The columns are there twice, as they are stored and as they go on.
-        self.stored.as_bytes().len() * 3
+        // Bounds are values with an allocation each.
+        size_of::<Parts>() + self.stored.as_bytes().len() * 2 + self.bucket.memory()
     }
 }
 
 impl OpenBuckets {
+    /// None yet; their memory is counted with this process's.
+    pub fn counted(process: &Arc<Process>) -> Self {
+        OpenBuckets { open: Mutex::default(), memory: Some(Part::of(process)) }
+    }
+
+    /// What the parts take has become another.
+    fn count(&self, before: usize, now: usize) {
+        if let Some(memory) = &self.memory {
+            memory.change(before as u64, now as u64);
+        }
+    }
+
     /// The bucket of a meta value. Its parts are for the caller alone, who gives them back by `note`.
     pub(super) fn of(
         &self,
         collection: &Collection,
         meta: &DocBuf,
     ) -> Option<(ObjectId, Option<Box<Parts>>)> {
-        let mut open = self.0.lock();
+        let mut guard = self.open.lock();
+        let open = &mut *guard;
         let found = open.buckets.get_mut(&(collection.uuid, meta.as_bytes().to_vec()))?;
         let (id, parts) = (found.id, found.parts.take());
+        let before = open.bytes;
         open.bytes -= parts.as_ref().map_or(0, |parts| parts.bytes());
+        self.count(before, open.bytes);
         Some((id, parts))
     }
 
     /// Keeps the bucket of a meta value, and counts what was done.
     pub(super) fn note(&self, collection: &Collection, meta: &DocBuf, parts: Parts, tally: &Tally) {
-        let mut guard = self.0.lock();
+        let mut guard = self.open.lock();
         let open = &mut *guard;
+        let bytes_before = open.bytes;
         if open.counters.len() >= MAX_OPEN {
             open.counters.clear();
         }
@@ -126,11 +149,12 @@ impl OpenBuckets {
         let before = open.buckets.insert((collection.uuid, meta.as_bytes().to_vec()), bucket);
         let before = before.and_then(|before| before.parts).map_or(0, |parts| parts.bytes());
         open.bytes -= before;
+        self.count(bytes_before, open.bytes);
     }
 
     /// Appends the figures of a collection of buckets under the names that `collStats` has for them.
     pub fn write_counters(&self, buckets: &Collection, out: &mut DocWriter<'_, Vec<u8>>) {
-        let counters = self.0.lock().counters.get(&buckets.uuid).copied().unwrap_or_default();
+        let counters = self.open.lock().counters.get(&buckets.uuid).copied().unwrap_or_default();
         let commits = counters.inserts + counters.updates;
         for (name, count) in [
             ("numBucketInserts", counters.inserts),
@@ -152,5 +176,12 @@ impl OpenBuckets {
         ] {
             out.append(name, count as i64);
         }
+    }
+}
+
+impl Drop for OpenBuckets {
+    fn drop(&mut self) {
+        let bytes = self.open.get_mut().bytes;
+        self.count(bytes, 0);
     }
 }

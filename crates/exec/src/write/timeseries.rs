@@ -132,7 +132,7 @@ pub fn without(
     mut goes: impl FnMut(RawDoc<'_>) -> Result<bool>,
 ) -> Result<(Option<DocBuf>, Vec<DocBuf>)> {
     let mut unpacker = Unpacker::new(&options.time_field, options.meta_field.as_deref());
-    unpacker.begin(bucket);
+    unpacker.begin(bucket)?;
     let (mut row, mut gone, mut kept) = (Vec::new(), Vec::new(), Vec::new());
     // A column says in few bytes that a value comes again and again.
     let mut held = sheaf_meter::reserve(0)?;

@@ -2,6 +2,7 @@
 
 use sheaf_bson::{MAX_DEPTH, RawDoc, validate, validate_element};
 use sheaf_errors::{Code, Error, Result};
+use sheaf_meter::Held;
 
 use super::objects::{ARRAYS, DOCUMENTS};
 use super::simple8b::{Slot, Words};
@@ -11,7 +12,7 @@ use super::value::{self, kind};
 const DOCUMENTS_OF_OLD: u8 = 0xF0;
 /// Deepest nesting of a reference document, and of a literal in one of its rows: together they are no deeper than any document may be.
 const MAX_INNER_DEPTH: usize = MAX_DEPTH / 2;
-/// Most values of a reference document.
+/// Most values of a reference document, and most documents and arrays in it.
 const MAX_ROWS: usize = 100_000;
 
 fn invalid(what: &str) -> Error {
@@ -33,7 +34,7 @@ impl Cursor {
 }
 
 /// Reads a column's values one by one. It keeps places, not the bytes themselves, which are given to it each time.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct ColumnReader {
     cursor: Cursor,
     mode: Mode,
@@ -42,7 +43,7 @@ pub struct ColumnReader {
     built: Vec<u8>,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 enum Mode {
     Values(Stream),
     Objects(Objects),
@@ -244,13 +245,17 @@ impl Stream {
 }
 
 /// Documents whose fields are rows.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 struct Objects {
     kind: u8,
     steps: Vec<Step>,
     rows: Vec<Stream>,
     /// Where the documents that are being written begin, with their names.
     open: Vec<(usize, usize)>,
+    /// The memory of rows and steps, which a few bytes of a column can ask for.
+    held: Held,
+    /// For how many of them.
+    paid: usize,
 }
 
 /// What the writing of one document consists of.
@@ -271,7 +276,8 @@ impl Objects {
         let at = cursor.at + 1;
         let len = validate(&bytes[at..cursor.end], MAX_INNER_DEPTH)?;
         let kind = if control == ARRAYS { kind::ARRAY } else { kind::DOCUMENT };
-        let mut objects = Objects { kind, steps: Vec::new(), rows: Vec::new(), open: Vec::new() };
+        let held = sheaf_meter::reserve(0)?;
+        let mut objects = Objects { kind, steps: Vec::new(), rows: Vec::new(), open: Vec::new(), held, paid: 0 };
         let reference = RawDoc::new(&bytes[at..at + len]);
         objects.read(reference, bytes.as_ptr() as usize, control != DOCUMENTS_OF_OLD)?;
         cursor.at = at + len;
@@ -284,6 +290,12 @@ impl Objects {
     fn read(&mut self, document: RawDoc<'_>, base: usize, arrays: bool) -> Result<()> {
         let place = |part: &[u8]| (part.as_ptr() as usize - base, part.as_ptr() as usize - base + part.len());
         for element in document.iter() {
+            if self.rows.len() == MAX_ROWS || self.steps.len() >= 3 * MAX_ROWS {
+                return Err(invalid("a reference document with too many values"));
+            }
+            if self.steps.len() >= self.paid {
+                self.hold_more()?;
+            }
             let (kind, data) = (element.as_bytes()[0], element.data());
             let name = place(element.key_bytes());
             if kind == kind::DOCUMENT || (kind == kind::ARRAY && arrays) {
@@ -293,13 +305,18 @@ impl Objects {
                 self.steps.push(Step::Close { stays: inner.is_empty() });
                 continue;
             }
-            if self.rows.len() == MAX_ROWS {
-                return Err(invalid("a reference document with too many values"));
-            }
             let (at, end) = place(data);
             self.rows.push(Stream::of(kind, Place::Given(at, end), data));
             self.steps.push(Step::Row(name));
         }
+        Ok(())
+    }
+
+    /// Accounts for as many rows and steps again.
+    fn hold_more(&mut self) -> Result<()> {
+        let more = self.paid.max(16);
+        self.held.grow((more * (size_of::<Step>() + size_of::<Stream>())) as u64)?;
+        self.paid += more;
         Ok(())
     }
 

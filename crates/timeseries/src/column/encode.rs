@@ -34,6 +34,15 @@ impl ColumnWriter {
         ColumnWriter::default()
     }
 
+    /// Bytes of memory beside itself.
+    pub fn memory(&self) -> usize {
+        let part = match &self.part {
+            Part::Values(stream) => stream.memory(),
+            Part::Objects(objects) => objects.memory(),
+        };
+        self.bytes.capacity() + part
+    }
+
     /// How many values it has, missing ones too.
     pub fn count(&self) -> u32 {
         self.count

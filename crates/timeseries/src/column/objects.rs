@@ -14,12 +14,17 @@ pub(super) const ARRAYS: u8 = 0xF2;
 /// Deeper documents are literals.
 const MAX_INNER_DEPTH: usize = MAX_DEPTH / 2 - 1;
 
+/// Most fields of documents that are rows, those that are documents too: more are literals, for a row takes much more memory than its
+/// values, and readers take no more than so many.
+const MAX_FIELDS: usize = 1000;
+
 /// Documents of one shape.
 #[derive(Clone, Debug)]
 pub(super) struct Objects {
     kind: u8,
     root: Vec<Field>,
     count: u32,
+    fields: usize,
     /// Whether an empty document lies in the reference: it is in each of the documents then.
     has_empty: bool,
 }
@@ -46,26 +51,39 @@ struct Row {
     stream: Stream,
 }
 
+fn memory(fields: &[Field]) -> usize {
+    let below = |field: &Field| match &field.what {
+        What::Row(row) => size_of::<Row>() + row.first.capacity() + row.stream.memory(),
+        What::Inner(_, inner) => memory(inner),
+    };
+    fields.iter().map(|field| size_of::<Field>() + field.name.capacity() + below(field)).sum()
+}
+
 impl Objects {
+    /// Bytes of memory beside itself.
+    pub(super) fn memory(&self) -> usize {
+        memory(&self.root)
+    }
+
     /// Begins with a document; nothing if it has no values.
     pub(super) fn new(kind: u8, document: RawDoc<'_>) -> Option<Objects> {
-        let mut objects = Objects { kind, root: Vec::new(), count: 0, has_empty: false };
-        if !has_value(document) || is_deeper(document, MAX_INNER_DEPTH) {
+        if !has_value(document) || is_deeper(document, MAX_INNER_DEPTH) || count(document) > MAX_FIELDS {
             return None;
         }
-        objects.has_empty = has_empty(document);
-        take(&mut objects.root, document, 0);
-        objects.count = 1;
+        let has_empty = has_empty(document);
+        let mut objects = Objects { kind, root: Vec::new(), count: 1, fields: 0, has_empty };
+        objects.fields = take(&mut objects.root, document, 0);
         Some(objects)
     }
 
     /// Adds a document; false, without a change, if it has another shape.
     pub(super) fn add(&mut self, kind: u8, document: RawDoc<'_>) -> bool {
-        let is_like = kind == self.kind && has_value(document) && fits(&self.root, document);
-        if !is_like || is_deeper(document, MAX_INNER_DEPTH) {
+        // At worst none of its fields is there yet.
+        let is_like = kind == self.kind && self.fields + count(document) <= 2 * MAX_FIELDS && has_value(document);
+        if !is_like || !fits(&self.root, document) || is_deeper(document, MAX_INNER_DEPTH) {
             return false;
         }
-        take(&mut self.root, document, self.count);
+        self.fields += take(&mut self.root, document, self.count);
         self.count += 1;
         skip_others(&mut self.root, self.count);
         true
@@ -113,6 +131,11 @@ fn has_value(document: RawDoc<'_>) -> bool {
     document.iter().any(|field| inner(field.as_bytes()[0], field.data()).is_none_or(has_value))
 }
 
+/// How many fields a document and those in it have.
+fn count(document: RawDoc<'_>) -> usize {
+    document.iter().map(|field| 1 + inner(field.as_bytes()[0], field.data()).map_or(0, count)).sum()
+}
+
 fn has_empty(document: RawDoc<'_>) -> bool {
     let is_empty = |inner: RawDoc<'_>| inner.is_empty() || has_empty(inner);
     document.iter().any(|field| inner(field.as_bytes()[0], field.data()).is_some_and(is_empty))
@@ -124,7 +147,10 @@ fn fits(fields: &[Field], document: RawDoc<'_>) -> bool {
     for element in document.iter() {
         let kind = element.as_bytes()[0];
         let nested = inner(kind, element.data());
-        match fields.iter().position(|field| field.name == element.key_bytes()) {
+        let is_it = |field: &Field| field.name == element.key_bytes();
+        // It is mostly the next one.
+        let behind = fields[at..].iter().position(is_it).map(|found| at + found);
+        match behind.or_else(|| fields[..at].iter().position(is_it)) {
             Some(found) if found >= at && !always_there(&fields[at..found]) => {
                 if !fits_field(&fields[found].what, kind, nested) {
                     return false;
@@ -158,9 +184,9 @@ fn always_there(fields: &[Field]) -> bool {
     })
 }
 
-/// Adds a document's values to their rows, which have `before` values, and makes those that are not there.
-fn take(fields: &mut Vec<Field>, document: RawDoc<'_>, before: u32) {
-    let mut at = 0;
+/// Adds a document's values to their rows, which have `before` values, and makes those that are not there; how many.
+fn take(fields: &mut Vec<Field>, document: RawDoc<'_>, before: u32) -> usize {
+    let (mut at, mut made) = (0, 0);
     for element in document.iter() {
         let (kind, data) = (element.as_bytes()[0], element.data());
         let found = fields[at..].iter().position(|field| field.name == element.key_bytes());
@@ -171,17 +197,19 @@ fn take(fields: &mut Vec<Field>, document: RawDoc<'_>, before: u32) {
                     Some(_) => What::Inner(kind, Vec::new()),
                     None => What::Row(Box::new(Row::behind(kind, data, before))),
                 };
+                made += 1;
                 fields.insert(at, Field { name: element.key_bytes().to_vec(), what });
                 at
             }
         };
         match (&mut fields[at].what, inner(kind, data)) {
-            (What::Inner(_, fields), Some(nested)) => take(fields, nested, before),
+            (What::Inner(_, fields), Some(nested)) => made += take(fields, nested, before),
             (What::Row(row), _) => row.stream.append(kind, data),
             (What::Inner(..), None) => {}
         }
         at += 1;
     }
+    made
 }
 
 /// Rows that have fewer values than this miss one.

@@ -203,6 +203,11 @@ pub(super) struct Packer {
 }
 
 impl Packer {
+    /// Bytes of memory beside itself.
+    pub(super) fn memory(&self) -> usize {
+        self.pending.capacity() * size_of::<Pending>()
+    }
+
     /// Begins anew, behind something that no word repeats.
     pub(super) fn reset(&mut self) {
         *self = Packer::default();

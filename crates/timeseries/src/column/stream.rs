@@ -74,6 +74,12 @@ pub(super) struct Stream {
 }
 
 impl Stream {
+    /// Bytes of memory beside itself.
+    pub(super) fn memory(&self) -> usize {
+        let written = self.written.bytes.capacity() + self.written.pieces.capacity() * size_of::<Piece>();
+        written + self.packer.memory() + self.before.capacity()
+    }
+
     /// An empty row.
     pub(super) fn new() -> Stream {
         Stream {

@@ -1,6 +1,6 @@
 use proptest::prelude::*;
 use sheaf_bson::testing::{any_document, any_value};
-use sheaf_bson::{Binary, Decimal128, DocBuf, ObjectId, OwnedValue, Timestamp, Value, doc};
+use sheaf_bson::{ArrayBuf, Binary, Decimal128, DocBuf, ObjectId, OwnedValue, Timestamp, Value, doc};
 
 use super::*;
 
@@ -205,4 +205,30 @@ fn constant_columns_are_short() {
     check(&cells);
     let times: Vec<Cell> = (0..1000).map(|n| cell(Value::DateTime(1_700_000_000_000 + n * 1000))).collect();
     assert!(written(&times).len() < 80);
+}
+
+#[test]
+fn documents_of_many_fields_are_read_back() {
+    for most in [999, 1_001, 150_000] {
+        let list = |first: i32| {
+            let list = ArrayBuf::build(|out| (first..first + most).for_each(|at| _ = out.push(at)));
+            cell(Value::Array(list.as_raw()))
+        };
+        check(&[list(0), None, list(7), cell(1), list(9)]);
+    }
+    // Each has fields of its own.
+    let wide = |from: i32| {
+        let document = DocBuf::build(|out| (from..from + 700).for_each(|at| _ = out.append(&at.to_string(), at)));
+        cell(document.as_raw())
+    };
+    check(&(0..6).map(|at| wide(at * 700)).collect::<Vec<_>>());
+}
+
+#[test]
+fn memory_is_known() {
+    let mut writer = ColumnWriter::new();
+    let list = ArrayBuf::build(|out| (0..500).for_each(|at| _ = out.push(at)));
+    let before = writer.memory();
+    writer.append(4, list.as_raw().as_bytes());
+    assert!(before < 100 && writer.memory() > 500 * 200, "{before} {}", writer.memory());
 }

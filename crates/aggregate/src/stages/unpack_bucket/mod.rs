@@ -156,7 +156,7 @@ impl Operator for UnpackRun {
         let bucket = self.input.row().document();
         let conditions = self.stage.conditions.as_deref().map_or(&[][..], Vec::as_slice);
         if conditions.iter().all(|condition| condition.may_hold(bucket)) {
-            self.unpacker.begin(bucket);
+            self.unpacker.begin(bucket)?;
             self.open = true;
         }
         self.input.release();

@@ -277,7 +277,8 @@ impl Objects {
         let len = validate(&bytes[at..cursor.end], MAX_INNER_DEPTH)?;
         let kind = if control == ARRAYS { kind::ARRAY } else { kind::DOCUMENT };
         let held = sheaf_meter::reserve(0)?;
-        let mut objects = Objects { kind, steps: Vec::new(), rows: Vec::new(), open: Vec::new(), held, paid: 0 };
+        let mut objects =
+            Objects { kind, steps: Vec::new(), rows: Vec::new(), open: Vec::new(), held, paid: 0 };
         let reference = RawDoc::new(&bytes[at..at + len]);
         objects.read(reference, bytes.as_ptr() as usize, control != DOCUMENTS_OF_OLD)?;
         cursor.at = at + len;

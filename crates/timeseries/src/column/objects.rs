@@ -79,7 +79,8 @@ impl Objects {
     /// Adds a document; false, without a change, if it has another shape.
     pub(super) fn add(&mut self, kind: u8, document: RawDoc<'_>) -> bool {
         // At worst none of its fields is there yet.
-        let is_like = kind == self.kind && self.fields + count(document) <= 2 * MAX_FIELDS && has_value(document);
+        let is_like =
+            kind == self.kind && self.fields + count(document) <= 2 * MAX_FIELDS && has_value(document);
         if !is_like || !fits(&self.root, document) || is_deeper(document, MAX_INNER_DEPTH) {
             return false;
         }

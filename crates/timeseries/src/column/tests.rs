@@ -218,7 +218,8 @@ fn documents_of_many_fields_are_read_back() {
     }
     // Each has fields of its own.
     let wide = |from: i32| {
-        let document = DocBuf::build(|out| (from..from + 700).for_each(|at| _ = out.append(&at.to_string(), at)));
+        let document =
+            DocBuf::build(|out| (from..from + 700).for_each(|at| _ = out.append(&at.to_string(), at)));
         cell(document.as_raw())
     };
     check(&(0..6).map(|at| wide(at * 700)).collect::<Vec<_>>());

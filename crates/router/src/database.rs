@@ -263,7 +263,8 @@ impl Database for ClusterDatabase {
             let key = index.get("key").and_then(|key| key.as_doc()).unwrap_or(RawDoc::EMPTY);
             let unique = index.get("unique").is_some_and(|unique| unique.truthy());
             let own = index.get("collation").and_then(|collation| collation.as_doc());
-            let own = own.and_then(|collation| Collator::parse(collation).ok().flatten());
+            // One that cannot be read is no index that vouches for anything.
+            let Ok(own) = own.map_or(Ok(None), Collator::parse) else { return false };
             (unique || index.get("name").and_then(|name| name.as_str()) == Some("_id_"))
                 && own.as_ref() == collator
                 && index.get("partialFilterExpression").is_none()

@@ -326,8 +326,9 @@ impl Collection {
         });
         // `create` has checked it. With another order, keys would be looked for where they are not.
         let collator = raw.get("collation").and_then(|v| v.as_doc()).and_then(|collation| {
-            Collator::parse(collation)
-                .unwrap_or_else(|error| panic!("{namespace} has a collation that this version cannot read: {error}"))
+            Collator::parse(collation).unwrap_or_else(|error| {
+                panic!("{namespace} has a collation that this version cannot read: {error}")
+            })
         });
         let images = raw.get("changeStreamPreAndPostImages").and_then(|v| v.as_doc());
         let keeps_images = images.and_then(|images| images.get("enabled")).is_some_and(|v| v.truthy());

@@ -182,6 +182,15 @@ impl<'s, S: Sink> DocWriter<'s, S> {
         DocWriter::new(self.out)
     }
 
+    /// Starts an embedded document whose name is made of two parts.
+    pub fn document_prefixed(&mut self, prefix: &str, key: &str) -> DocWriter<'_, S> {
+        self.out.put(&[0x03]);
+        self.out.put(prefix.as_bytes());
+        self.out.put(key.as_bytes());
+        self.out.put(&[0]);
+        DocWriter::new(self.out)
+    }
+
     /// Starts an array.
     pub fn array(&mut self, key: &str) -> ArrayWriter<'_, S> {
         self.head(0x04, key.as_bytes());

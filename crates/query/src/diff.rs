@@ -7,7 +7,11 @@
 
 use std::collections::{HashMap, HashSet};
 
-use sheaf_bson::{ArrayWriter, DocBuf, DocWriter, Element, RawDoc, Type, Value};
+use sheaf_bson::{ArrayWriter, DocBuf, DocWriter, Element, RawDoc, Type, Value, decimal_digits};
+use smallvec::SmallVec;
+
+/// Of so many changed fields at most it is looked whether their names are the only ones; with more, the delta is tried out.
+const FEW: usize = 16;
 
 /// The delta that turns `old` into `new`, byte for byte. `None` if no delta can do it (repeated names) or
 /// if the whole new document is not larger than the delta.
@@ -23,10 +27,8 @@ use sheaf_bson::{ArrayWriter, DocBuf, DocWriter, Element, RawDoc, Type, Value};
 /// assert_eq!(apply_diff(old.as_raw(), delta.as_raw()), new);
 /// ```
 pub fn diff(old: RawDoc<'_>, new: RawDoc<'_>) -> Option<DocBuf> {
-    let delta = DocBuf::from_bytes(object_delta(old, new, Style::Shortest));
-    // Applying is cheap next to an oplog entry that rebuilds something else.
-    (delta.as_bytes().len() < new.len() && apply_diff(old, delta.as_raw()).as_bytes() == new.as_bytes())
-        .then_some(delta)
+    let delta = Delta::between(old, new, Style::Shortest);
+    (delta.bytes.len() < new.len() && delta.leads(old, new)).then(|| DocBuf::from_bytes(delta.bytes))
 }
 
 /// The delta of an update by operators: like [`diff`], but it names the fields that were set, however small
@@ -34,8 +36,28 @@ pub fn diff(old: RawDoc<'_>, new: RawDoc<'_>) -> Option<DocBuf> {
 /// [`crate::update::Update::paths`]): what is at such a path is set as a whole, what lies above it is gone into. An
 /// array is gone into unless elements were taken out or moved. `None` if no delta can do it.
 pub fn operator_diff(old: RawDoc<'_>, new: RawDoc<'_>, touched: &[String]) -> Option<DocBuf> {
-    let delta = DocBuf::from_bytes(object_delta(old, new, Style::ByField(Some(("", touched)))));
-    (apply_diff(old, delta.as_raw()).as_bytes() == new.as_bytes()).then_some(delta)
+    let delta = Delta::between(old, new, Style::ByField(Some(("", touched))));
+    delta.leads(old, new).then(|| DocBuf::from_bytes(delta.bytes))
+}
+
+/// A delta of one document or array.
+struct Delta {
+    bytes: Vec<u8>,
+    /// That it gives the new version is known: no name that it holds stands twice where it is applied, and arrays are
+    /// numbered as usual. Otherwise it has to be tried out.
+    is_sure: bool,
+}
+
+impl Delta {
+    fn between(old: RawDoc<'_>, new: RawDoc<'_>, style: Style<'_>) -> Delta {
+        object_delta(old, new, style)
+    }
+
+    /// Whether it makes `new` of `old`.
+    fn leads(&self, old: RawDoc<'_>, new: RawDoc<'_>) -> bool {
+        // Applying is cheap next to an oplog entry that rebuilds something else.
+        self.is_sure || apply_diff(old, RawDoc::new(&self.bytes)).as_bytes() == new.as_bytes()
+    }
 }
 
 /// What a delta aims at.
@@ -55,52 +77,91 @@ pub fn apply_diff(old: RawDoc<'_>, delta: RawDoc<'_>) -> DocBuf {
     DocBuf::from_bytes(bytes)
 }
 
-fn object_delta(old: RawDoc<'_>, new: RawDoc<'_>, style: Style<'_>) -> Vec<u8> {
-    let mut deletes: Vec<Element<'_>> = Vec::new();
-    let mut updates: Vec<Element<'_>> = Vec::new();
-    let mut inserts: Vec<Element<'_>> = Vec::new();
-    let mut deltas: Vec<(Element<'_>, Vec<u8>)> = Vec::new();
+fn object_delta(old: RawDoc<'_>, new: RawDoc<'_>, style: Style<'_>) -> Delta {
+    let mut changes = Changes::default();
     let mut before = old.iter().peekable();
     for element in new.iter() {
         // Fields of the old document that do not stand here any more are deleted, and inserted again
         // at the end if they come later.
         while before.peek().is_some_and(|old| old.key_bytes() != element.key_bytes()) {
-            deletes.extend(before.next());
+            changes.deletes.extend(before.next());
         }
         match before.next() {
-            None => inserts.push(element),
+            None => changes.inserts.push(element),
             Some(old) if old.as_bytes() == element.as_bytes() => {}
             Some(old) => match nested_delta(old, element, style) {
-                Some(delta) => deltas.push((element, delta)),
-                None => updates.push(element),
+                Some(delta) => changes.deltas.push((element, delta)),
+                None => changes.updates.push(element),
             },
         }
     }
-    deletes.extend(before);
-    let inserted: HashSet<&[u8], ahash::RandomState> = inserts.iter().map(Element::key_bytes).collect();
-    deletes.retain(|gone| !inserted.contains(gone.key_bytes()));
-
-    let mut bytes = Vec::new();
-    let mut out = DocWriter::new(&mut bytes);
-    if !deletes.is_empty() {
-        let mut section = out.document("d");
-        deletes.iter().for_each(|gone| _ = section.append(gone.key(), false));
-    }
-    for (name, elements) in [("u", &updates), ("i", &inserts)] {
-        if !elements.is_empty() {
-            let mut section = out.document(name);
-            elements.iter().for_each(|element| _ = section.append_element(*element));
-        }
-    }
-    for (element, delta) in &deltas {
-        out.append(&format!("s{}", element.key()), RawDoc::new(delta));
-    }
-    drop(out);
-    bytes
+    changes.deletes.extend(before);
+    let is_sure = changes.are_unique_in(old) && changes.deltas.iter().all(|(_, delta)| delta.is_sure);
+    Delta { bytes: changes.write(), is_sure }
 }
 
-fn array_delta(old: RawDoc<'_>, new: RawDoc<'_>, style: Style<'_>) -> Vec<u8> {
+/// The fields of one document that differ.
+#[derive(Default)]
+struct Changes<'a> {
+    deletes: SmallVec<[Element<'a>; 4]>,
+    updates: SmallVec<[Element<'a>; 4]>,
+    inserts: SmallVec<[Element<'a>; 4]>,
+    deltas: Vec<(Element<'a>, Delta)>,
+}
+
+impl Changes<'_> {
+    /// Whether each name belongs to one field of the old document, or to one that stands at the end now and nowhere else: then
+    /// every field of `old` is what the delta says of its name, and nothing else is. May say no where there are many.
+    fn are_unique_in(&self, old: RawDoc<'_>) -> bool {
+        let changed = self.deletes.len() + self.updates.len() + self.deltas.len();
+        if changed + self.inserts.len() > FEW {
+            return false;
+        }
+        let mut met = 0;
+        for element in old.iter() {
+            let name = element.key_bytes();
+            let has =
+                |fields: &[Element<'_>]| fields.iter().filter(|field| field.key_bytes() == name).count();
+            let deleted = has(&self.deletes);
+            if deleted == 0 && has(&self.inserts) > 0 {
+                return false;
+            }
+            let nested = self.deltas.iter().filter(|(field, _)| field.key_bytes() == name).count();
+            met += deleted + has(&self.updates) + nested;
+        }
+        // Each was met once at least.
+        met == changed
+    }
+
+    fn write(mut self) -> Vec<u8> {
+        if !self.deletes.is_empty() && !self.inserts.is_empty() {
+            let inserted: HashSet<&[u8], ahash::RandomState> =
+                self.inserts.iter().map(Element::key_bytes).collect();
+            self.deletes.retain(|gone| !inserted.contains(gone.key_bytes()));
+        }
+        let mut bytes = Vec::new();
+        let mut out = DocWriter::new(&mut bytes);
+        if !self.deletes.is_empty() {
+            let mut section = out.document("d");
+            self.deletes.iter().for_each(|gone| _ = section.append(gone.key(), false));
+        }
+        for (name, elements) in [("u", &self.updates), ("i", &self.inserts)] {
+            if !elements.is_empty() {
+                let mut section = out.document(name);
+                elements.iter().for_each(|element| _ = section.append_element(*element));
+            }
+        }
+        for (element, delta) in &self.deltas {
+            out.document_prefixed("s", element.key()).append_all(RawDoc::new(&delta.bytes));
+        }
+        drop(out);
+        bytes
+    }
+}
+
+fn array_delta(old: RawDoc<'_>, new: RawDoc<'_>, style: Style<'_>) -> Delta {
     let mut bytes = Vec::new();
+    let mut is_sure = true;
     let mut out = DocWriter::new(&mut bytes);
     out.append("a", true);
     let (old_count, new_count) = (old.count(), new.count());
@@ -109,22 +170,26 @@ fn array_delta(old: RawDoc<'_>, new: RawDoc<'_>, style: Style<'_>) -> Vec<u8> {
     }
     let mut before = old.iter();
     for (index, element) in new.iter().enumerate() {
+        is_sure &= element.key_bytes() == decimal_digits(index as u32, &mut [0; 10]);
         match before.next() {
             Some(old) if old.kind() == element.kind() && old.data() == element.data() => {}
             Some(old) => match nested_delta(old, element, style) {
-                Some(delta) => _ = out.append(&format!("s{index}"), RawDoc::new(&delta)),
+                Some(delta) => {
+                    is_sure &= delta.is_sure;
+                    out.append(&format!("s{index}"), RawDoc::new(&delta.bytes));
+                }
                 None => _ = out.append_renamed(&format!("u{index}"), element),
             },
             None => _ = out.append_renamed(&format!("u{index}"), element),
         }
     }
     drop(out);
-    bytes
+    Delta { bytes, is_sure }
 }
 
 /// The delta between two embedded documents or two arrays, if it is shorter than the new value, or says what
 /// was done.
-fn nested_delta(old: Element<'_>, new: Element<'_>, style: Style<'_>) -> Option<Vec<u8>> {
+fn nested_delta(old: Element<'_>, new: Element<'_>, style: Style<'_>) -> Option<Delta> {
     let path;
     let (inner, always) = match style {
         Style::Shortest => (style, false),
@@ -146,7 +211,7 @@ fn nested_delta(old: Element<'_>, new: Element<'_>, style: Style<'_>) -> Option<
         (Value::Array(old), Value::Array(new)) => array_delta(old, new, inner),
         _ => return None,
     };
-    (always || delta.len() < new.data().len()).then_some(delta)
+    (always || delta.bytes.len() < new.data().len()).then_some(delta)
 }
 
 /// Whether elements were taken out, or moved while others came: what no `$set` of an element and no `$push` at
@@ -280,8 +345,9 @@ fn apply_to_array(old: RawDoc<'_>, delta: RawDoc<'_>, mut out: ArrayWriter<'_, V
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::update::{ApplyCx, Update};
     use proptest::prelude::*;
-    use sheaf_bson::doc;
+    use sheaf_bson::{Timestamp, doc};
 
     #[test]
     fn shapes_of_deltas() {
@@ -300,6 +366,23 @@ mod tests {
         );
         let short = doc! { "_id": 1, "pad": long, "a": 1, "b": { "pad": long, "c": 1 }, "l": [1, 2, 3] };
         assert_eq!(diff(old.as_raw(), short.as_raw()).unwrap(), doc! { "sl": { "a": true, "l": 3 } });
+    }
+
+    #[test]
+    fn a_delta_is_sure_unless_names_repeat() {
+        let delta =
+            |old: &DocBuf, new: &DocBuf| Delta::between(old.as_raw(), new.as_raw(), Style::ByField(None));
+        let old = doc! { "a": 1, "b": { "c": 1, "d": [1, { "e": 1 }] }, "f": 1 };
+        let new = doc! { "b": { "c": 1, "d": [1, { "e": 2 }, 3] }, "f": 2, "a": 1, "g": 1 };
+        assert!(delta(&old, &new).is_sure);
+        let twice = old.clone().with("b", 1);
+        assert!(!delta(&twice, &doc! { "a": 1, "b": { "c": 2 }, "f": 1, "b": 1 }).is_sure);
+        // The second one is untouched, but the delta would move it.
+        assert!(!delta(&old, &old.clone().with("a", 1)).is_sure);
+        let odd = |value: i32| {
+            DocBuf::build(|out| _ = out.append("l", Value::Array(doc! { "7": 1, "8": value }.as_raw())))
+        };
+        assert!(!delta(&odd(1), &odd(2)).is_sure);
     }
 
     #[test]
@@ -405,13 +488,56 @@ mod tests {
             .prop_map(|fields| DocBuf::build(|out| fill(out, &fields)))
     }
 
+    /// Updates of all kinds, some of which meet nothing or fail.
+    fn update() -> impl Strategy<Value = DocBuf> {
+        let path = proptest::collection::vec("[a-f]|0|1|\\$\\[\\]", 1..4).prop_map(|parts| parts.join("."));
+        let change = (0..9usize, path, document()).prop_map(|(kind, path, value)| {
+            let path = path.as_str();
+            let (name, argument) = match kind {
+                0 | 1 => ("$set", doc! { path: &value }),
+                2 => ("$set", doc! { path: 7 }),
+                3 => ("$unset", doc! { path: 1 }),
+                4 => ("$inc", doc! { path: 1 }),
+                5 => ("$push", doc! { path: { "$each": [1, &value], "$position": 0 } }),
+                6 => ("$push", doc! { path: &value }),
+                7 => ("$pop", doc! { path: -1 }),
+                _ => ("$rename", doc! { path: "f" }),
+            };
+            (name, argument)
+        });
+        proptest::collection::vec(change, 1..4).prop_map(|changes| {
+            DocBuf::build(|out| changes.iter().for_each(|(name, fields)| _ = out.append(name, fields)))
+        })
+    }
+
     proptest! {
+        #![proptest_config(ProptestConfig::with_cases(2000))]
+
+        #[test]
+        fn the_delta_of_an_update_gives_what_the_update_gives(old in document(), update in update()) {
+            let mut cx = sheaf_expr::ParseCx::new();
+            let Ok(update) = Update::parse(Value::Document(update.as_raw()), &[], &mut cx) else { return Ok(()) };
+            let cx = ApplyCx { matched_index: None, now_millis: 0, timestamp: Timestamp(0) };
+            let Ok(Some(new)) = update.apply(old.as_raw(), &cx) else { return Ok(()) };
+            let delta = Delta::between(old.as_raw(), new.as_raw(), Style::ByField(Some(("", update.paths()))));
+            let applied = apply_diff(old.as_raw(), RawDoc::new(&delta.bytes));
+            if delta.is_sure {
+                prop_assert_eq!(&applied, &new);
+            }
+        }
+
         #[test]
         fn a_delta_gives_the_new_version_and_is_idempotent(old in document(), new in document()) {
             if let Some(delta) = diff(old.as_raw(), new.as_raw()) {
                 let applied = apply_diff(old.as_raw(), delta.as_raw());
                 prop_assert_eq!(&applied, &new);
                 prop_assert_eq!(&apply_diff(new.as_raw(), delta.as_raw()), &new);
+            }
+            for style in [Style::Shortest, Style::ByField(Some(("", &["a.b".to_owned()]))), Style::ByField(None)] {
+                let delta = Delta::between(old.as_raw(), new.as_raw(), style);
+                if delta.is_sure {
+                    prop_assert_eq!(&apply_diff(old.as_raw(), RawDoc::new(&delta.bytes)), &new);
+                }
             }
             let paths = ["a.b".to_owned(), "c".to_owned()];
             if let Some(delta) = operator_diff(old.as_raw(), new.as_raw(), &paths) {

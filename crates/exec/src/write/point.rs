@@ -13,7 +13,7 @@ use super::{Change, Modified, UpdateResult, Validator, WriteCx};
 /// What becomes of the document.
 #[derive(Debug)]
 pub enum PointChange<'q> {
-    /// A few operators on top-level fields.
+    /// A few operators on fields that no array stands above.
     Simple(SimpleUpdate<'q>),
     /// A replacement.
     Replacement(Update),

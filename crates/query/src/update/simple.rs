@@ -1,32 +1,39 @@
-//! The short way for the commonest updates: a few operators on top-level fields with scalar or small arguments.
+//! The short way for the commonest updates: a few operators on fields of the document, or of embedded documents, with
+//! scalar or small arguments.
 //!
-//! Nothing is copied while parsing, and nothing here makes an error: whatever is unusual (dotted paths, `_id`,
+//! Nothing is copied while parsing, and nothing here makes an error: whatever is unusual (arrays on the way, `_id`,
 //! conflicts, a value of the wrong type, repeated names) is left to the general way, which knows all messages.
+//!
+//! The oplog's delta comes from the same steps as the new version, so neither are two versions compared nor is it tried
+//! whether the delta gives the new one: a test does that.
+
+use std::cmp::Ordering;
+use std::ops::Range;
 
 use sheaf_bson::{DocBuf, DocWriter, Element, MAX_DOCUMENT_SIZE, RawDoc, Value, compare};
 use smallvec::SmallVec;
 
-use super::apply::{Edits, depth, same_bytes};
+use super::apply::{depth, same_bytes};
 use super::ops::arithmetic;
 use super::tree::name_order;
 
 /// More operators than this take the general way, as a search among them would no longer be cheap.
 const MAX_OPERATORS: usize = 16;
 
-/// Arguments nested deeper than this take the general way, which checks the limit.
+/// Paths with more parts, and arguments nested deeper than this take the general way, which checks the limit.
 const SHALLOW: usize = 16;
 
-/// Operators on top-level fields, borrowed from the update.
+/// Operators on fields that no array stands above, borrowed from the update.
 #[derive(Debug)]
 pub struct SimpleUpdate<'u> {
-    /// In the order in which new fields are created.
+    /// In the order in which new fields are created; none is at or above another.
     operators: SmallVec<[Operator<'u>; 4]>,
 }
 
 #[derive(Debug)]
 struct Operator<'u> {
     kind: Kind,
-    name: &'u str,
+    path: &'u str,
     argument: Value<'u>,
 }
 
@@ -57,6 +64,27 @@ pub enum SimpleOutcome {
     Unusual,
 }
 
+/// What is done to one document and what is embedded in it, in the order of its fields; new ones come last.
+type Steps<'a> = SmallVec<[Step<'a>; 4]>;
+
+enum Step<'a> {
+    /// The element that takes these bytes of its document has a new value, or is removed (`Missing`).
+    Put { range: Range<usize>, name: &'a str, value: Value<'a> },
+    /// The next `count` steps are for the document in this element.
+    Inside { range: Range<usize>, name: &'a str, inner: RawDoc<'a>, count: usize },
+    /// A field that these operators create; `above` is the length of their paths' common start.
+    New { name: &'a str, operators: &'a [Operator<'a>], above: usize },
+}
+
+/// Operators that begin with the same part at one level.
+struct Child<'a> {
+    name: &'a str,
+    operators: &'a [Operator<'a>],
+    /// As in [`Step::New`].
+    above: usize,
+    met: bool,
+}
+
 impl<'u> SimpleUpdate<'u> {
     /// Reads a document of modifiers; `None` if any of it is not simple.
     pub fn parse(update: RawDoc<'u>) -> Option<SimpleUpdate<'u>> {
@@ -74,11 +102,14 @@ impl<'u> SimpleUpdate<'u> {
             };
             for field in modifier.value().as_doc()?.iter() {
                 let operator = Operator::read(kind, field)?;
-                match operators.binary_search_by(|known| name_order(known.name, operator.name)) {
-                    Ok(_) => return None,
-                    Err(_) if operators.len() == MAX_OPERATORS => return None,
-                    Err(at) => operators.insert(at, operator),
+                let place = operators.binary_search_by(|known| path_order(known.path, operator.path));
+                let at = place.err().filter(|_| operators.len() < MAX_OPERATORS)?;
+                // What begins with a path follows it at once, so the neighbours are all that can conflict.
+                let before = at.checked_sub(1).is_some_and(|at| is_above(operators[at].path, operator.path));
+                if before || operators.get(at).is_some_and(|next| is_above(operator.path, next.path)) {
+                    return None;
                 }
+                operators.insert(at, operator);
             }
         }
         // A document without any modifier is a replacement.
@@ -87,48 +118,121 @@ impl<'u> SimpleUpdate<'u> {
 
     /// Applies it to a document that has been found.
     pub fn apply(&self, old: RawDoc<'_>) -> SimpleOutcome {
-        let mut edits = Edits::default();
-        let mut met = [false; MAX_OPERATORS];
-        let mut offset = 4;
-        for element in old.iter() {
-            let end = offset + element.as_bytes().len();
-            let range = std::mem::replace(&mut offset, end)..end;
-            let Some(at) = self.operators.iter().position(|op| op.name.as_bytes() == element.key_bytes())
-            else {
-                continue;
-            };
-            if std::mem::replace(&mut met[at], true) {
-                return SimpleOutcome::Unusual;
-            }
-            match self.operators[at].change(element.value()) {
-                None => return SimpleOutcome::Unusual,
-                Some(Some(value)) if !same_bytes(element.value(), value) => {
-                    edits.at.push((range, self.operators[at].name, value));
-                }
-                Some(_) => {}
-            }
+        let mut steps = Steps::new();
+        match collect(&self.operators, 0, old, &mut steps) {
+            Some(()) => finish(old, &steps),
+            None => SimpleOutcome::Unusual,
         }
-        for (operator, _) in self.operators.iter().zip(met).filter(|(_, met)| !met) {
-            match operator.kind {
-                Kind::SetOnInsert | Kind::Unset => {}
-                Kind::Mul => return SimpleOutcome::Unusual,
-                _ => edits.appended.push((operator.name, operator.argument)),
-            }
-        }
-        finish(old, &edits)
     }
+}
+
+/// Finds what the operators, whose paths begin with the same `above` bytes, do to the document that stands there.
+fn collect<'a>(
+    operators: &'a [Operator<'a>],
+    above: usize,
+    container: RawDoc<'a>,
+    steps: &mut Steps<'a>,
+) -> Option<()> {
+    let mut children: SmallVec<[Child<'a>; 4]> = children(operators, above).collect();
+    let mut offset = 4;
+    for element in container.iter() {
+        let end = offset + element.as_bytes().len();
+        let range = std::mem::replace(&mut offset, end)..end;
+        let Some(child) = children.iter_mut().find(|child| child.name.as_bytes() == element.key_bytes())
+        else {
+            continue;
+        };
+        if std::mem::replace(&mut child.met, true) {
+            return None;
+        }
+        let (name, value) = (child.name, element.value());
+        if let Some(operator) = child.leaf() {
+            match operator.change(value)? {
+                Some(new) if !same_bytes(value, new) => steps.push(Step::Put { range, name, value: new }),
+                _ => {}
+            }
+            continue;
+        }
+        let Value::Document(inner) = value else { return None };
+        let at = steps.len();
+        steps.push(Step::Inside { range: range.clone(), name, inner, count: 0 });
+        collect(child.operators, child.above, inner, steps)?;
+        match steps.len() - at - 1 {
+            0 => _ = steps.pop(),
+            count => steps[at] = Step::Inside { range, name, inner, count },
+        }
+    }
+    for Child { name, operators, above, .. } in children.into_iter().filter(|child| !child.met) {
+        if operators.iter().any(|operator| operator.kind == Kind::Mul) {
+            return None;
+        }
+        if creates(operators) {
+            steps.push(Step::New { name, operators, above });
+        }
+    }
+    Some(())
+}
+
+/// The operators, whose paths begin with the same `above` bytes, by the part of their paths that follows.
+fn children<'a>(operators: &'a [Operator<'a>], above: usize) -> impl Iterator<Item = Child<'a>> {
+    operators.chunk_by(move |a, b| a.part(above) == b.part(above)).map(move |operators| {
+        let name = operators[0].part(above);
+        Child { name, operators, above: above + name.len() + 1, met: false }
+    })
+}
+
+impl<'a> Child<'a> {
+    /// The operator of which this is the whole path.
+    fn leaf(&self) -> Option<&'a Operator<'a>> {
+        Some(&self.operators[0]).filter(|operator| operator.path.len() < self.above)
+    }
+}
+
+/// Whether one of these makes a field that is not there.
+fn creates(operators: &[Operator<'_>]) -> bool {
+    operators.iter().any(|operator| !matches!(operator.kind, Kind::SetOnInsert | Kind::Unset))
+}
+
+/// Paths by the order of their parts.
+fn path_order(a: &str, b: &str) -> Ordering {
+    let (mut a, mut b) = (a.split('.'), b.split('.'));
+    loop {
+        match (a.next(), b.next()) {
+            (Some(a), Some(b)) => match name_order(a, b) {
+                Ordering::Equal => {}
+                order => return order,
+            },
+            (a, b) => return a.is_some().cmp(&b.is_some()),
+        }
+    }
+}
+
+fn is_above(above: &str, path: &str) -> bool {
+    path.strip_prefix(above).is_some_and(|rest| rest.starts_with('.'))
 }
 
 impl<'u> Operator<'u> {
     fn read(kind: Kind, field: Element<'u>) -> Option<Operator<'u>> {
-        let (name, argument) = (field.key(), field.value());
-        let plain = !name.is_empty() && name != "_id" && !name.starts_with('$') && !name.contains('.');
+        let (path, argument) = (field.key(), field.value());
+        let mut parts = 0;
+        for part in path.split('.') {
+            parts += 1;
+            if part.is_empty() || part.starts_with('$') || (parts == 1 && part == "_id") {
+                return None;
+            }
+        }
         let fits = match argument {
             Value::Document(inner) | Value::Array(inner) => depth(inner) <= SHALLOW,
             _ => true,
         };
         let numeric = !matches!(kind, Kind::Inc | Kind::Mul) || argument.is_number();
-        (plain && fits && numeric).then_some(Operator { kind, name, argument })
+        (parts <= SHALLOW && fits && numeric).then_some(Operator { kind, path, argument })
+    }
+
+    /// The part of the path that begins at this byte.
+    fn part(&self, from: usize) -> &'u str {
+        let rest = &self.path[from..];
+        rest.split_once('.').map_or(rest, |(part, _)| part)
     }
 
     /// What becomes of a field: `Some(None)` keeps it, `Missing` removes it, `None` is for the general way.
@@ -150,21 +254,30 @@ impl<'u> Operator<'u> {
     }
 }
 
-fn finish(old: RawDoc<'_>, edits: &Edits<'_>) -> SimpleOutcome {
-    if edits.is_empty() {
+fn finish(old: RawDoc<'_>, steps: &[Step<'_>]) -> SimpleOutcome {
+    if steps.is_empty() {
         return SimpleOutcome::Same;
     }
-    let sizes =
-        edits.appended.iter().map(|(_, value)| value).chain(edits.at.iter().map(|(_, _, value)| value));
-    let room: usize = sizes.map(value_room).sum();
+    let room: usize = steps.iter().map(Step::room).sum();
     let mut bytes = Vec::with_capacity(old.len() + room);
-    edits.splice(old, &mut bytes);
+    splice(old, steps, DocWriter::new(&mut bytes));
     if bytes.len() > MAX_DOCUMENT_SIZE {
         return SimpleOutcome::Unusual;
     }
     let mut delta = Vec::with_capacity(room + 48);
-    put_delta(edits, DocWriter::new(&mut delta));
+    put_delta(steps, DocWriter::new(&mut delta));
     SimpleOutcome::Changed { new: DocBuf::from_bytes(bytes), delta: DocBuf::from_bytes(delta) }
+}
+
+impl Step<'_> {
+    /// Bytes that this adds to the document or to the delta at most, with names of usual length.
+    fn room(&self) -> usize {
+        match self {
+            Step::Put { value, .. } => value_room(value),
+            Step::Inside { .. } => 40,
+            Step::New { operators, .. } => operators.iter().map(|new| 40 + value_room(&new.argument)).sum(),
+        }
+    }
 }
 
 /// Bytes that an element with this value takes at most, with a name of usual length.
@@ -177,32 +290,105 @@ fn value_room(value: &Value<'_>) -> usize {
     }
 }
 
-/// The edits as a delta: see [`crate::diff`].
-fn put_delta(edits: &Edits<'_>, mut out: DocWriter<'_, Vec<u8>>) {
-    if edits.at.iter().any(|(_, _, value)| value.is_missing()) {
+/// The steps of one document, each with those for the document in it.
+fn level<'s, 'a>(steps: &'s [Step<'a>]) -> impl Iterator<Item = (&'s Step<'a>, &'s [Step<'a>])> {
+    let mut left = steps;
+    std::iter::from_fn(move || {
+        let (first, rest) = left.split_first()?;
+        let count = if let Step::Inside { count, .. } = first { *count } else { 0 };
+        let (inside, rest) = rest.split_at(count);
+        left = rest;
+        Some((first, inside))
+    })
+}
+
+/// Writes a document's bytes anew.
+fn splice(container: RawDoc<'_>, steps: &[Step<'_>], mut out: DocWriter<'_, Vec<u8>>) {
+    let bytes = container.as_bytes();
+    let end = bytes.len() - 1;
+    let mut from = 4;
+    for (step, inside) in level(steps) {
+        let range = match step {
+            Step::Put { range, .. } | Step::Inside { range, .. } => range.clone(),
+            Step::New { .. } => end..end,
+        };
+        out.append_raw_elements(&bytes[from..range.start]);
+        from = range.end;
+        match step {
+            Step::Put { name, value, .. } => _ = out.append(name, *value),
+            Step::Inside { name, inner, .. } => splice(*inner, inside, out.document(name)),
+            Step::New { name, operators, above } => create(name, operators, *above, &mut out),
+        }
+    }
+    out.append_raw_elements(&bytes[from..end]);
+}
+
+/// Appends the field that these operators create.
+fn create(name: &str, operators: &[Operator<'_>], above: usize, out: &mut DocWriter<'_, Vec<u8>>) {
+    if let [Operator { path, argument, .. }] = operators
+        && path.len() < above
+    {
+        out.append(name, *argument);
+        return;
+    }
+    let mut inner = out.document(name);
+    for child in children(operators, above).filter(|child| creates(child.operators)) {
+        create(child.name, child.operators, child.above, &mut inner);
+    }
+}
+
+/// The steps as a delta: see [`crate::diff`].
+fn put_delta(steps: &[Step<'_>], mut out: DocWriter<'_, Vec<u8>>) {
+    let (mut removes, mut updates, mut inserts, mut nests) = (false, false, false, false);
+    for (step, _) in level(steps) {
+        match step {
+            Step::Put { value: Value::Missing, .. } => removes = true,
+            Step::Put { .. } => updates = true,
+            Step::New { .. } => inserts = true,
+            Step::Inside { .. } => nests = true,
+        }
+    }
+    let puts = || {
+        level(steps).filter_map(|(step, _)| match step {
+            Step::Put { name, value, .. } => Some((*name, *value)),
+            _ => None,
+        })
+    };
+    if removes {
         let mut section = out.document("d");
-        let gone = edits.at.iter().filter(|(_, _, value)| value.is_missing());
-        gone.for_each(|(_, name, _)| _ = section.append(name, false));
+        let gone = puts().filter(|(_, value)| value.is_missing());
+        gone.for_each(|(name, _)| _ = section.append(name, false));
     }
-    if edits.at.iter().any(|(_, _, value)| !value.is_missing()) {
+    if updates {
         let mut section = out.document("u");
-        let kept = edits.at.iter().filter(|(_, _, value)| !value.is_missing());
-        kept.for_each(|(_, name, value)| _ = section.append(name, *value));
+        // What is missing is not appended.
+        puts().for_each(|(name, value)| _ = section.append(name, value));
     }
-    if !edits.appended.is_empty() {
+    if inserts {
         let mut section = out.document("i");
-        edits.appended.iter().for_each(|(name, value)| _ = section.append(name, *value));
+        for (step, _) in level(steps) {
+            if let Step::New { name, operators, above } = step {
+                create(name, operators, *above, &mut section);
+            }
+        }
+    }
+    if nests {
+        for (step, inside) in level(steps) {
+            if let Step::Inside { name, .. } = step {
+                put_delta(inside, out.document_prefixed("s", name));
+            }
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use sheaf_bson::{OwnedValue, Timestamp, doc};
+    use sheaf_bson::{OwnedValue, Timestamp, Type, doc};
     use sheaf_expr::ParseCx;
 
     use super::*;
-    use crate::diff::apply_diff;
+    use crate::diff::{apply_diff, operator_diff};
     use crate::update::{ApplyCx, Update};
 
     fn scalar() -> impl Strategy<Value = OwnedValue> {
@@ -222,6 +408,58 @@ mod tests {
         })
     }
 
+    /// A document with documents and arrays in it, few enough names that paths meet them.
+    fn nested(depth: u32) -> BoxedStrategy<DocBuf> {
+        if depth == 0 {
+            return fields(0..4).boxed();
+        }
+        let value = prop_oneof![
+            2 => scalar(),
+            3 => nested(depth - 1).prop_map(|inner| OwnedValue::from(Value::Document(inner.as_raw()))),
+            1 => Just(OwnedValue::from(Value::Array(doc! { "0": 1, "1": { "a": 1 } }.as_raw()))),
+        ];
+        prop::collection::vec(("[a-c]|10|9|_id", value), 0..5)
+            .prop_map(|fields| {
+                DocBuf::build(|out| fields.iter().for_each(|(name, value)| _ = out.append(name, value)))
+            })
+            .boxed()
+    }
+
+    fn dotted_update() -> impl Strategy<Value = DocBuf> {
+        let names = ["$set", "$inc", "$unset", "$setOnInsert", "$mul", "$min", "$max"];
+        let path = prop::collection::vec("[a-c]|10|9|_id", 1..4).prop_map(|parts| parts.join("."));
+        let fields = prop::collection::vec((path, scalar()), 0..4).prop_map(|fields| {
+            DocBuf::build(|out| fields.iter().for_each(|(name, value)| _ = out.append(name, value)))
+        });
+        prop::collection::vec((prop::sample::select(names.to_vec()), fields), 1..3).prop_map(|modifiers| {
+            DocBuf::build(|out| modifiers.iter().for_each(|(name, fields)| _ = out.append(name, fields)))
+        })
+    }
+
+    /// What the short way says of a document, compared with the general way.
+    fn compare_ways(old: &DocBuf, update: &DocBuf) -> Result<(), TestCaseError> {
+        let Some(simple) = SimpleUpdate::parse(update.as_raw()) else { return Ok(()) };
+        let cx = ApplyCx { matched_index: None, now_millis: 0, timestamp: Timestamp(0) };
+        let general = Update::parse(Value::Document(update.as_raw()), &[], &mut ParseCx::new())
+            .expect("what is simple has no errors");
+        match simple.apply(old.as_raw()) {
+            SimpleOutcome::Unusual => {}
+            SimpleOutcome::Same => prop_assert_eq!(general.apply(old.as_raw(), &cx).unwrap(), None),
+            SimpleOutcome::Changed { new, delta } => {
+                prop_assert_eq!(&apply_diff(old.as_raw(), delta.as_raw()), &new);
+                prop_assert_eq!(&apply_diff(new.as_raw(), delta.as_raw()), &new);
+                prop_assert_eq!(&general.apply(old.as_raw(), &cx).unwrap(), &Some(new.clone()));
+                // Whole arrays are set here; an array within is told by its elements there.
+                let has_arrays = old.as_bytes().contains(&(Type::Array as u8));
+                let other = operator_diff(old.as_raw(), new.as_raw(), general.paths());
+                if let Some(other) = other.filter(|_| !has_arrays) {
+                    prop_assert_eq!(delta, other);
+                }
+            }
+        }
+        Ok(())
+    }
+
     fn update() -> impl Strategy<Value = DocBuf> {
         let names = ["$set", "$inc", "$unset", "$setOnInsert", "$mul", "$min", "$max"];
         prop::collection::vec((prop::sample::select(names.to_vec()), fields(0..3)), 1..3).prop_map(
@@ -236,20 +474,35 @@ mod tests {
 
         #[test]
         fn the_short_way_gives_what_the_general_way_gives(old in fields(0..5), update in update()) {
-            let Some(simple) = SimpleUpdate::parse(update.as_raw()) else { return Ok(()) };
-            let cx = ApplyCx { matched_index: None, now_millis: 0, timestamp: Timestamp(0) };
-            let general = Update::parse(Value::Document(update.as_raw()), &[], &mut ParseCx::new())
-                .expect("what is simple has no errors")
-                .apply(old.as_raw(), &cx);
-            match simple.apply(old.as_raw()) {
-                SimpleOutcome::Unusual => {}
-                SimpleOutcome::Same => prop_assert_eq!(general.unwrap(), None),
-                SimpleOutcome::Changed { new, delta } => {
-                    prop_assert_eq!(&apply_diff(old.as_raw(), delta.as_raw()), &new);
-                    prop_assert_eq!(general.unwrap(), Some(new));
-                }
-            }
+            compare_ways(&old, &update)?;
         }
+
+        #[test]
+        fn the_short_way_goes_into_embedded_documents(old in nested(2), update in dotted_update()) {
+            compare_ways(&old, &update)?;
+        }
+    }
+
+    #[test]
+    fn deltas_of_embedded_fields() {
+        let old = doc! { "_id": 1, "a": { "b": 1, "c": { "d": 1 }, "e": 1 }, "z": 1 };
+        let update = doc! {
+            "$set": { "a.c.d": 2, "n.m": 1, "n.o.p": 2 }, "$inc": { "a.b": 1 }, "$unset": { "a.e": 1, "x.y": 1 },
+        };
+        let simple = SimpleUpdate::parse(update.as_raw()).expect("no array is named");
+        let SimpleOutcome::Changed { new, delta } = simple.apply(old.as_raw()) else { panic!("it changes") };
+        let n = doc! { "m": 1, "o": { "p": 2 } };
+        assert_eq!(new, doc! { "_id": 1, "a": { "b": 2, "c": { "d": 2 } }, "z": 1, "n": &n });
+        let inside = doc! { "d": { "e": false }, "u": { "b": 2 }, "sc": { "u": { "d": 2 } } };
+        assert_eq!(delta, doc! { "i": { "n": &n }, "sa": &inside });
+        for unusual in
+            [doc! { "_id": 1, "a": [1] }, doc! { "_id": 1, "a": 1 }, doc! { "_id": 1, "a": { "c": 1 } }]
+        {
+            assert!(matches!(simple.apply(unusual.as_raw()), SimpleOutcome::Unusual), "{unusual:?}");
+        }
+        let same = doc! { "$set": { "a.c.d": 1 }, "$max": { "a.b": 0 } };
+        let simple = SimpleUpdate::parse(same.as_raw()).expect("no array is named");
+        assert!(matches!(simple.apply(old.as_raw()), SimpleOutcome::Same));
     }
 
     #[test]
@@ -258,14 +511,22 @@ mod tests {
             doc! { "$set": { "a": 1, "b": "x" }, "$inc": { "c": 1 } },
             doc! { "$setOnInsert": { "a": 1 }, "$unset": { "b": "" } },
             doc! { "$set": {} },
+            doc! { "$set": { "a.b": 1, "a.c": 1, "ab": 1 }, "$inc": { "a.0.x": 1 } },
         ] {
             assert!(SimpleUpdate::parse(simple.as_raw()).is_some(), "{simple:?}");
         }
         for other in [
             doc! {},
             doc! { "a": 1 },
-            doc! { "$set": { "a.b": 1 } },
+            doc! { "$set": { "a.b": 1, "a": 1 } },
+            doc! { "$set": { "a": 1, "a.b.c": 1 } },
+            doc! { "$set": { "a.b.c": 1, "a.b.d": 1, "a.b": 1 } },
+            doc! { "$set": { "a..b": 1 } },
+            doc! { "$set": { "a.": 1 } },
+            doc! { "$set": { "a.$": 1 } },
+            doc! { "$set": { "a.$[]": 1 } },
             doc! { "$set": { "_id": 1 } },
+            doc! { "$set": { "_id.a": 1 } },
             doc! { "$set": { "a": 1 }, "$inc": { "a": 1 } },
             doc! { "$inc": { "a": "x" } },
             doc! { "$push": { "a": 1 } },

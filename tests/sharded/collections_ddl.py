@@ -332,6 +332,70 @@ def sharded_collections_are_renamed(cluster):
 
 
 @check
+def renames_over_a_sharded_collection_keep_it(cluster):
+    """The target is dropped only when nothing can happen to the source any more that would have the rename refused."""
+    with cluster.client(router=0) as client, cluster.client(router=1) as other, cluster.config.direct(0) as config:
+        client.admin.command("enableSharding", "ddlover", primaryShard="shard0")
+        db, results = client.ddlover, []
+
+        def hang(phase):
+            data = {"mode": "alwaysOn", "data": {"op": "rename", "phase": phase}} if phase else {"mode": "off"}
+            config.admin.command({"configureFailPoint": "hangBeforeDDLPhase", **data})
+
+        def make(name):
+            client.admin.command("shardCollection", f"ddlover.{name}", key={"_id": "hashed"})
+            db[name].insert_many([{"_id": n} for n in range(50)])
+            db[f"{name}source"].insert_many([{"_id": -n} for n in range(1, 8)])
+
+        def begin(work):
+            def run():
+                try:
+                    results.append(work())
+                except PyMongoError as error:
+                    results.append(error)
+            thread = threading.Thread(target=run)
+            thread.start()
+            return thread
+
+        def rename_until(name, phase):
+            results.clear()
+            hang(phase)
+            thread = begin(lambda: db[f"{name}source"].rename(name, dropTarget=True))
+            eventually(lambda: config.config.ddl.count_documents({"_id": f"ddlover.{name}source", "phase": phase}), f"{phase} is reached")
+            return thread
+
+        # The source goes, or becomes another one, before it is closed: the target stays, and is open.
+        for name, change in [("gone", lambda: None), ("replaced", lambda: other.ddlover.replacedsource.insert_one({"_id": "new"}))]:
+            make(name)
+            thread = rename_until(name, "closing")
+            other.ddlover[f"{name}source"].drop()
+            change()
+            hang(None)
+            thread.join(60)
+            assert len(results) == 1 and getattr(results[0], "code", None) == 26, results
+            check_whole(cluster, f"ddlover.{name}", {"_id": "hashed"})
+            assert db[name].count_documents({}) == 50 and other.ddlover[name].insert_one({"_id": 50})
+        assert db.replacedsource.find_one() == {"_id": "new"} and db.replacedsource.insert_one({"_id": "newer"})
+        # What comes when it is closed waits until it has the new name.
+        for phase in ("dropping", "renaming"):
+            for name, work in [("drop", lambda source: source.drop()), ("write", lambda source: source.insert_one({"_id": "late"}).acknowledged)]:
+                name += phase
+                make(name)
+                thread = rename_until(name, phase)
+                late = begin(lambda: work(other.ddlover[f"{name}source"]))
+                time.sleep(0.5)
+                assert not results, results
+                hang(None)
+                thread.join(60), late.join(60)
+                assert len(results) == 2 and not any(isinstance(result, PyMongoError) for result in results), results
+                assert db[name].count_documents({}) == 7 and other.ddlover[name].insert_one({"_id": "more"})
+                assert client.config.collections.find_one({"_id": f"ddlover.{name}"}) is None
+        assert not any(placed["lastmod"] == CLOSED for name in db.list_collection_names() for placed in placements(cluster, f"ddlover.{name}").values())
+        assert config.config.ddl.count_documents({}) == 0
+        client.drop_database("ddlover")
+
+
+@check
 def shard_keys_are_refined(cluster):
     with cluster.client() as client:
         admin = client.admin

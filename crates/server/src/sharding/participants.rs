@@ -197,9 +197,28 @@ impl<'a> Asked<'a> {
         }
     }
 
-    /// Writers that have not seen what was written about the collection are through, and transactions fail.
-    pub fn pass_writers(&self) -> Result<()> {
-        self.engine.coll_mod(self.namespace, &only_closed, self.go_on).map(|_| ())
+    /// Writers that have not seen that the collection is closed are through, and transactions fail. Gives the collection, in which nothing
+    /// changes any more; `None`: it was dropped or renamed meanwhile, and by another name it is as open as it was.
+    pub fn pass_writers(&self, uuid: &Uuid) -> Result<Option<Arc<Collection>>> {
+        let passed = self.engine.coll_mod(self.namespace, &only_closed, self.go_on);
+        let there = self.collection().filter(|now| now.uuid == *uuid);
+        if there.is_none() {
+            self.remove_closed(uuid)?;
+        }
+        match passed {
+            Err(error) if there.is_some() || error.code() != Code::NAMESPACE_NOT_FOUND => Err(error),
+            _ => Ok(there),
+        }
+    }
+
+    /// A closed collection is open, as one that is not sharded.
+    fn remove_closed(&self, uuid: &Uuid) -> Result<()> {
+        let id = uuid_value(uuid.as_bytes());
+        rows::change(self.engine, self.go_on, |change| match change.get(PLACEMENTS, id)?.filter(is_closed) {
+            Some(_) => change.remove(PLACEMENTS, id).map(|_| ()),
+            None => Ok(()),
+        })
+        .map(|_| ())
     }
 }
 
@@ -227,20 +246,7 @@ pub fn close(node: &Arc<Node>, body: RawDoc<'_>, go_on: Interrupt<'_>) -> Result
             let closed = closed_placement(asked.namespace, uuid, &pattern, key.unique);
             change.put(PLACEMENTS, closed.as_raw())
         })?;
-        let passed = asked.pass_writers();
-        // Now nothing changes any more.
-        let there = asked.collection().filter(|now| *now.uuid.as_bytes() == uuid);
-        if there.is_none() {
-            // Dropped or renamed meanwhile: by another name it is to be as open as it was.
-            rows::change(asked.engine, go_on, |change| {
-                match change.get(PLACEMENTS, uuid_value(&uuid))?.filter(is_closed) {
-                    Some(_) => change.remove(PLACEMENTS, uuid_value(&uuid)).map(|_| ()),
-                    None => Ok(()),
-                }
-            })?;
-        }
-        passed?;
-        let Some(collection) = there else {
+        let Some(collection) = asked.pass_writers(&collection.uuid)? else {
             bail!(Code::CONFLICTING_OPERATION_IN_PROGRESS, "{} was dropped meanwhile", asked.namespace);
         };
         if !key.check(&collection)? {
@@ -330,19 +336,13 @@ impl Asked<'_> {
     }
 }
 
-/// [`name::OPEN`].
+/// [`name::OPEN`]: of the collection with the UUID that the command names, or of the one that has the name.
 pub fn open(node: &Arc<Node>, body: RawDoc<'_>, go_on: Interrupt<'_>) -> Result<DocBuf> {
     Asked::with(node, body, go_on, |asked| {
-        let Some(collection) = asked.collection() else { return Ok(doc! {}) };
-        rows::change(asked.engine, go_on, |change| {
-            let id = uuid_value(collection.uuid.as_bytes());
-            let known = change.get(PLACEMENTS, id)?;
-            if known.is_some_and(|known| is_closed(&known)) {
-                change.remove(PLACEMENTS, id).map(|_| ())
-            } else {
-                Ok(())
-            }
-        })?;
+        let named = body.get("uuid").map(|_| asked.uuid("uuid")).transpose()?;
+        if let Some(uuid) = named.or_else(|| asked.collection().map(|collection| collection.uuid)) {
+            asked.remove_closed(&uuid)?;
+        }
         Ok(doc! {})
     })
 }

@@ -2,12 +2,12 @@
 //!
 //! | phase | what is done in it |
 //! | --- | --- |
-//! | `closing` | all owners of both close them |
+//! | `closing` | the primary shard closes a source that is not sharded, if that is still the same; all owners of both close them |
 //! | `dropping` | the directory and all shards drop the one that has the new name, if it is sharded |
 //! | `renaming` | the primary shard renames, then the other owners do |
 //! | `entering` | the directory has the new name |
 //! | `opening` | all open it |
-//! | `reopening` | instead of the last three, where the primary shard has refused: all open it as it was |
+//! | `reopening` | instead, where the source has gone or the primary shard has refused: all open what is there as it was |
 
 use sheaf_bson::{DocBuf, RawDoc, Value, doc};
 use sheaf_errors::{Code, Result, bail};
@@ -77,7 +77,7 @@ impl Conductor {
     }
 
     /// The UUID of a collection that is on the primary shard alone and can be renamed. What is dropped for it does not come back, so
-    /// all that the shard could refuse is looked at before.
+    /// all that the shard could refuse is looked at before, and in the phase `closing` whether it is still the same collection.
     ///
     /// Errors: those of `renameCollection`.
     fn unsharded_source(
@@ -140,6 +140,10 @@ fn side<'d>(at: RawDoc<'d>, name: &str) -> Option<RawDoc<'d>> {
 pub(super) fn phase(conductor: &Conductor, at: RawDoc<'_>, go_on: Interrupt<'_>) -> Result<Phase> {
     let next = match text(at, "phase") {
         "closing" => {
+            // Before anything else: without it there is nothing to drop the target for.
+            if let Err(error) = shut_unsharded(conductor, at, go_on) {
+                return Conductor::back(error, at, "reopening", go_on);
+            }
             for side in [side(at, "source"), side(at, "target")].into_iter().flatten() {
                 close(conductor, side, go_on)?;
             }
@@ -167,6 +171,7 @@ pub(super) fn phase(conductor: &Conductor, at: RawDoc<'_>, go_on: Interrupt<'_>)
         }
         _ => {
             open(conductor, at, name_of(at), go_on)?;
+            reopen_target(conductor, at, go_on)?;
             over(conductor, at, go_on)?;
             return Ok(Phase::Refused(reason(at)));
         }
@@ -177,6 +182,24 @@ pub(super) fn phase(conductor: &Conductor, at: RawDoc<'_>, go_on: Interrupt<'_>)
 fn over(conductor: &Conductor, at: RawDoc<'_>, go_on: Interrupt<'_>) -> Result<()> {
     let id = Value::String(name_of(at));
     conductor.change(go_on, |change| change.remove(DDL, id).map(|_| ()))
+}
+
+/// A source that is not sharded: its UUID.
+fn unsharded(at: RawDoc<'_>) -> Option<[u8; 16]> {
+    side(at, "source").is_none().then(|| uuid_of(at, "uuid")).flatten()
+}
+
+/// Nothing changes any more in a source that is not sharded, nor does it go.
+///
+/// Errors: `NamespaceNotFound`, where it has gone.
+fn shut_unsharded(conductor: &Conductor, at: RawDoc<'_>, go_on: Interrupt<'_>) -> Result<()> {
+    let Some(uuid) = unsharded(at) else { return Ok(()) };
+    let (step, key) = (conductor.step()?, doc! { "_id": 1 });
+    let command = doc! {
+        (name::SHUT): name_of(at), "step": step, "uuid": uuid_value(&uuid), "key": key.as_raw(), "unique": false,
+        "plain": true
+    };
+    conductor.tell(text(at, "primary"), &command, go_on).map(|_| ())
 }
 
 fn rename(conductor: &Conductor, at: RawDoc<'_>, go_on: Interrupt<'_>) -> Result<()> {
@@ -231,9 +254,27 @@ fn enter(conductor: &Conductor, at: RawDoc<'_>, go_on: Interrupt<'_>) -> Result<
 }
 
 fn open(conductor: &Conductor, at: RawDoc<'_>, namespace: &str, go_on: Interrupt<'_>) -> Result<()> {
+    if let Some(uuid) = unsharded(at) {
+        let step = conductor.step()?;
+        let command = doc! { (name::OPEN): namespace, "step": step, "uuid": uuid_value(&uuid) };
+        return conductor.tell(text(at, "primary"), &command, go_on).map(|_| ());
+    }
     let Some(source) = side(at, "source") else { return Ok(()) };
     let Some(entry) = conductor.entry(namespace)? else {
         bail!(Code::INTERNAL_ERROR, "config.collections has no entry of {namespace}");
     };
     conductor.open_everywhere(namespace, &entry, &concerned(conductor, source)?, go_on)
+}
+
+/// A target that was closed and not dropped is as open as it was.
+fn reopen_target(conductor: &Conductor, at: RawDoc<'_>, go_on: Interrupt<'_>) -> Result<()> {
+    let Some(target) = side(at, "target") else { return Ok(()) };
+    match conductor.entry(name_of(target))? {
+        Some(entry) if Some(entry.uuid) == uuid_of(target, "uuid") => {
+            let shards = concerned(conductor, target)?;
+            conductor.open_everywhere(name_of(target), &entry, &shards, go_on)
+        }
+        // It was dropped before the rename was refused.
+        _ => Ok(()),
+    }
 }

@@ -9,7 +9,7 @@ mod recipient;
 use std::sync::Arc;
 
 use sheaf_bson::{ArrayBuf, DocBuf, RawDoc, Value, doc};
-use sheaf_errors::{Code, Result, bail};
+use sheaf_errors::{Code, Error, Result, bail};
 use sheaf_shard::placement::{Key, KeyPattern, closed_placement};
 use sheaf_storage::{Collection, Direction, Interrupt, Range, Told, Uuid};
 
@@ -83,9 +83,11 @@ pub fn sample(node: &Arc<Node>, body: RawDoc<'_>, go_on: Interrupt<'_>) -> Resul
 pub fn shut(node: &Arc<Node>, body: RawDoc<'_>, go_on: Interrupt<'_>) -> Result<DocBuf> {
     Asked::with(node, body, go_on, |asked| {
         let uuid = asked.uuid("uuid")?;
-        let Some(found) = asked.collection().filter(|found| found.uuid == uuid) else {
-            bail!(Code::NAMESPACE_NOT_FOUND, "the collection {} is not here any more", asked.namespace);
+        let gone = || {
+            let text = format!("the collection {} is not here any more", asked.namespace);
+            Error::new(Code::NAMESPACE_NOT_FOUND, text)
         };
+        let mut found = asked.collection().filter(|found| found.uuid == uuid).ok_or_else(gone)?;
         let pattern = KeyPattern::parse(asked.document("key"))?;
         let closed = closed_placement(asked.namespace, *uuid.as_bytes(), &pattern, asked.flag("unique"));
         let (was_plain, _) = rows::change(asked.engine, go_on, |change| {
@@ -97,9 +99,10 @@ pub fn shut(node: &Arc<Node>, body: RawDoc<'_>, go_on: Interrupt<'_>) -> Result<
             Ok(known.is_none())
         })?;
         if was_plain || asked.flag("plain") {
-            asked.pass_writers()?;
+            found = asked.pass_writers(&uuid)?.ok_or_else(gone)?;
+        } else if let Some(now) = asked.collection().filter(|now| now.uuid == uuid) {
+            found = now;
         }
-        let found = asked.collection().filter(|found| found.uuid == uuid).unwrap_or(found);
         Ok(crate::sharding::participants::description(&found))
     })
 }

@@ -86,7 +86,7 @@ impl Member {
     pub(super) fn hurry_first_election(&mut self) {
         if self.first_election && self.config_committed() {
             self.first_election = false;
-            self.attempts = 0;
+            (self.attempts, self.in_vain) = (0, 0);
             self.election_deadline = self.now;
         }
     }
@@ -95,8 +95,9 @@ impl Member {
     pub(super) fn stand(&mut self, reason: ElectionReason) {
         // Each attempt waits longer than the one before: how long an election takes depends on the disks.
         let timeout = self.election_timeout();
-        let patience = (timeout / 20) << self.attempts.min(5);
+        let patience = (timeout / 20) << self.in_vain.min(5);
         self.attempts += 1;
+        self.in_vain += 1;
         self.election_deadline = self.now + patience / 2 + self.rng.below(patience + 1);
         // A term and a vote that the disk does not have yet are an attempt that has not begun.
         let voting = self.pending.iter().any(|pending| pending.vote && !pending.acknowledged);
@@ -146,6 +147,19 @@ impl Member {
             let early = self.now + timeout / 5 + self.rng.below(timeout / 10 + 1);
             self.election_deadline = self.election_deadline.min(early);
         }
+    }
+
+    /// A member that was away is heard again. Who has asked in vain without it, and so waits for long between two attempts, asks soon,
+    /// and often again: it may be what a majority was missing. First a primary has the time to be heard of.
+    pub(super) fn ask_who_has_come(&mut self) {
+        let has_data = self.view().last().index > 0;
+        if !has_data || self.leader().is_some() || self.is_leader() {
+            return;
+        }
+        let timeout = self.election_timeout();
+        let soon = self.now + timeout / 8 + self.rng.below(timeout / 20 + 1);
+        self.election_deadline = self.election_deadline.min(soon);
+        self.in_vain = 0;
     }
 
     fn is_only_voter(&self) -> bool {
@@ -358,7 +372,7 @@ impl Member {
         let from_primary =
             matches!(kind, MessageType::MsgAppend | MessageType::MsgHeartbeat | MessageType::MsgSnapshot);
         if from_primary && term >= self.term() {
-            self.attempts = 0;
+            (self.attempts, self.in_vain) = (0, 0);
             self.yielded = 0;
             self.end_hint();
             self.put_off_election();

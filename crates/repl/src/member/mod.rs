@@ -167,6 +167,8 @@ pub struct Member {
     first_election: bool,
     /// Campaigns since a primary was heard of.
     attempts: u32,
+    /// Those of them since which no member has come that was away.
+    in_vain: u32,
     /// How often this member has let another stand first since a primary was heard of.
     yielded: u32,
     frozen_until: u64,
@@ -256,6 +258,7 @@ impl Member {
             election_deadline: 0,
             first_election: false,
             attempts: 0,
+            in_vain: 0,
             yielded: 0,
             frozen_until: 0,
             maintenance: 0,

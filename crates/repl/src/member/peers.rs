@@ -37,11 +37,12 @@ impl Member {
         peer.incarnation = envelope.incarnation;
         peer.heard_at = Some(now);
         (peer.lost, peer.silent) = (false, false);
-        self.listening.heard(from);
-        let peer = self.peers.entry(from).or_default();
         if restarted || !was_up {
             peer.up_since = now;
+            self.ask_who_has_come();
         }
+        self.listening.heard(from, self.election_timeout());
+        let peer = self.peers.entry(from).or_default();
         let newer = peer.config.is_none_or(|config| envelope.config.newer_than(config));
         if newer || restarted {
             peer.config = Some(envelope.config);

@@ -6,6 +6,17 @@ const SPANS: usize = 8;
 /// Milliseconds of such a span.
 const SPAN_MILLIS: u64 = 15_000;
 
+/// The two longest silences, the longest first: what has happened once is no habit.
+type Longest = [u64; 2];
+
+fn note(longest: &mut Longest, silence: u64) {
+    if silence > longest[0] {
+        *longest = [silence, longest[0]];
+    } else {
+        longest[1] = longest[1].max(silence);
+    }
+}
+
 /// How regularly words come from the primary, whoever that is. Time that this member slept through counts little: words may have come
 /// that it has not read.
 #[derive(Default)]
@@ -20,15 +31,19 @@ pub struct Listening {
     /// It has been found silent.
     told: bool,
     /// The longest silences that a word has ended, in this span of time and those before it; and how long this one lasts.
-    longest: [u64; SPANS],
+    longest: [Longest; SPANS],
     span: u64,
+    /// Those after which it is not clear yet that the primary stays one, and for how long it has said something all the time since.
+    fresh: Longest,
+    stayed: u64,
 }
 
 impl Listening {
     /// Time has passed for who listens to the primary of this term.
     pub fn pass(&mut self, to: (u64, u64), millis: u64) {
         if self.to != Some(to) {
-            // What a primary leaves unsaid in the end tells nothing of the links; what was learned before does.
+            // What a primary leaves unsaid in the end tells nothing of the links, nor what it was still heard to say when another was
+            // elected already; what was learned before does.
             *self =
                 Listening { to: Some(to), longest: self.longest, span: self.span, ..Listening::default() };
         }
@@ -38,7 +53,7 @@ impl Listening {
         if self.span >= SPAN_MILLIS {
             self.span = 0;
             self.longest.rotate_right(1);
-            self.longest[0] = 0;
+            self.longest[0] = Longest::default();
         }
     }
 
@@ -47,10 +62,17 @@ impl Listening {
         self.to = None;
     }
 
-    /// The member has said something.
-    pub fn heard(&mut self, from: u64) {
+    /// The member has said something. `timeout` is the election time-out.
+    pub fn heard(&mut self, from: u64, timeout: u64) {
         if self.to.is_some_and(|(to, _)| to == from) {
-            self.longest[0] = self.longest[0].max(self.silence);
+            note(&mut self.fresh, self.silence);
+            // Shorter ones do not count.
+            self.stayed = if self.silence < timeout / 25 { self.stayed + self.silence } else { 0 };
+            if self.stayed >= timeout / 4 {
+                for silence in std::mem::take(&mut self.fresh) {
+                    note(&mut self.longest[0], silence);
+                }
+            }
             (self.silence, self.asked_at, self.told) = (0, 0, false);
         }
     }
@@ -72,10 +94,14 @@ impl Listening {
         is_news
     }
 
-    /// The longest silence that means nothing: two and a half times what was usual lately, and a tenth of the time-out at the least.
+    /// The longest silence that means nothing: two and a half times what was usual lately, and a tenth of the time-out at the least. One
+    /// silence alone makes it no longer than a fifth of the time-out, several make it half of that at the most: whoever is silent for
+    /// seconds now and then is better replaced than waited for.
     fn patience(&self, timeout: u64) -> u64 {
-        let usual = self.longest.iter().max().copied().unwrap_or(0);
-        (usual * 5 / 2).clamp(timeout / 10, timeout)
+        let mut usual = self.fresh;
+        self.longest.iter().flatten().for_each(|silence| note(&mut usual, *silence));
+        let [once, again] = usual.map(|silence| silence * 5 / 2);
+        once.min(timeout / 5).max(again.min(timeout / 2)).max(timeout / 10)
     }
 }
 
@@ -91,7 +117,7 @@ mod tests {
         for at in (50..=millis).step_by(50) {
             listening.pass((1, 1), 50);
             if at % every == 0 {
-                listening.heard(1);
+                listening.heard(1, TIMEOUT);
             }
             silent |= listening.has_fallen_silent(TIMEOUT);
         }
@@ -109,16 +135,45 @@ mod tests {
         assert!(!listen(&mut listening, 60_000, 250));
         assert_eq!(until_silent(&mut listening), 1000);
         assert!(!listen(&mut listening, 1000, u64::MAX), "it is told once");
-        // It was not gone: that is what happens here.
-        listening.heard(1);
+        // It was not gone. But once is no habit.
+        listening.heard(1, TIMEOUT);
+        assert!(!listen(&mut listening, 5000, 250));
+        assert_eq!(until_silent(&mut listening), 2000);
+        listening.heard(1, TIMEOUT);
+        // Now that is what happens here.
         assert!(!listen(&mut listening, 4000, 2000));
-        assert_eq!(until_silent(&mut listening), 5000);
-        listening.heard(1);
+        assert_eq!(until_silent(&mut listening), 5000, "never longer than that");
+        listening.heard(1, TIMEOUT);
         listen(&mut listening, 30_400, 800);
-        assert_eq!(until_silent(&mut listening), TIMEOUT, "never longer than that");
-        listening.heard(1);
-        listen(&mut listening, 130_000, 250);
+        assert_eq!(until_silent(&mut listening), 5000);
+        listening.heard(1, TIMEOUT);
+        listen(&mut listening, 150_000, 250);
         assert_eq!(until_silent(&mut listening), 1000);
+    }
+
+    /// A pause that the primary does not survive as one leaves the next one to be found as soon as any other.
+    #[test]
+    fn silence_that_ends_in_an_election_is_forgotten() {
+        let mut listening = Listening::default();
+        listen(&mut listening, 60_000, 250);
+        for _ in 0..3 {
+            until_silent(&mut listening);
+            listen(&mut listening, 1000, u64::MAX);
+            listening.heard(1, TIMEOUT);
+        }
+        // Its last words come when another one is elected.
+        listen(&mut listening, 1000, 250);
+        for at in (50..=10_000).step_by(50) {
+            listening.pass((2, 2), 50);
+            if at % 250 == 0 {
+                listening.heard(2, TIMEOUT);
+            }
+        }
+        let until = (50..=20_000).step_by(50).find(|_| {
+            listening.pass((2, 2), 50);
+            listening.has_fallen_silent(TIMEOUT)
+        });
+        assert_eq!(until, Some(1000));
     }
 
     #[test]

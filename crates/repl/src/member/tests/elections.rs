@@ -360,6 +360,27 @@ fn an_isolated_primary_is_none_after_the_time_out() {
     }
 }
 
+/// Who could not be elected for want of a majority is not waited for longer, the longer that has lasted.
+#[test]
+fn a_set_that_is_whole_again_has_a_primary_soon() {
+    for apart in [1000, 8000, 13_000, 22_000, 60_000, 200_000] {
+        for alone in 0..3 {
+            let mut set = three();
+            set.run(10_000);
+            let others = (0..3).filter(|number| *number != alone).collect::<Vec<_>>();
+            // The log of the old primary may be the longest.
+            set.propose(0);
+            others.iter().for_each(|number| set.cut(*number));
+            set.propose(0);
+            set.run(apart);
+            others.iter().filter(|number| **number != 0).for_each(|number| set.restart(*number));
+            set.heal();
+            set.run(2500);
+            assert!(set.primary().is_some(), "{apart}, {alone}");
+        }
+    }
+}
+
 /// Votes are given by those who have the configuration. Who begins a set does not wait for its next attempt.
 #[test]
 fn the_first_election_comes_as_soon_as_a_majority_can_vote() {

@@ -21,7 +21,7 @@ const BETWEEN_PASSES: Duration = Duration::from_secs(600);
 const LEFT_ALONE: Duration = Duration::from_secs(24 * 3600);
 
 /// Less than this is what files need for themselves.
-const LEAST_BYTES: i64 = 1 << 20;
+pub const LEAST_BYTES: i64 = 1 << 20;
 
 /// The bytes of a collection's records and indexes on disk.
 pub fn stored_bytes(engine: &Engine, collection: &Collection) -> u64 {

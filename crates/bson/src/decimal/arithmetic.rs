@@ -92,13 +92,32 @@ impl Decimal128 {
     /// The natural logarithm; NaN for a negative number.
     #[must_use]
     pub fn ln(self) -> Decimal128 {
-        self.with_wide(|cx, n| cx.ln(n))
+        self.logarithm(|cx, n| cx.ln(n))
     }
 
     /// The logarithm to base ten; NaN for a negative number.
     #[must_use]
     pub fn log10(self) -> Decimal128 {
-        self.with_wide(|cx, n| cx.log10(n))
+        self.logarithm(|cx, n| cx.log10(n))
+    }
+
+    /// A logarithm as MongoDB's library makes it, which computes with binary numbers of 113 bits: what these lack shows
+    /// in the last digit. Near one it takes the logarithm of the difference, which loses nothing.
+    fn logarithm(
+        self,
+        run: impl FnOnce(&mut dec::Context<dec::Decimal<15>>, &mut dec::Decimal<15>),
+    ) -> Decimal128 {
+        let near = self.to_f64();
+        self.with_wide(|cx, n| {
+            if near.is_normal() && (near - 1.0).abs() >= 0.1 {
+                through_binary(cx, n);
+            }
+            run(cx, n);
+            // What is exact stays so, without zeros behind it.
+            if n.digits() > PRECISION as u32 {
+                through_binary(cx, n);
+            }
+        })
     }
 
     /// The power, with all 34 digits, as MongoDB gives it; a zero has the least exponent and no sign.
@@ -207,6 +226,21 @@ impl Decimal128 {
         run(&mut cx, &mut n);
         Decimal128::from_dec(dec::Context::<dec::Decimal128>::default().from_decimal(&n))
     }
+}
+
+/// Rounds the number to 113 bits, as a binary number of 128 bits has them; those out of a double's range stay as they are.
+fn through_binary(cx: &mut dec::Context<dec::Decimal<15>>, n: &mut dec::Decimal<15>) {
+    let Ok(near) = cx.try_into_f64(*n) else { return };
+    if !near.is_normal() {
+        return;
+    }
+    let lowest_bit = (near.to_bits() >> 52 & 0x7FF) as i32 - 1023 - 112;
+    let mut unit = cx.from_i32(2);
+    let power = cx.from_i32(lowest_bit);
+    cx.pow(&mut unit, &power);
+    cx.div(n, &unit);
+    cx.round(n);
+    cx.mul(n, &unit);
 }
 
 fn binary(

@@ -145,3 +145,23 @@ fn decimals_compare_exactly_with_doubles() {
         assert_eq!(dec(text).compare_f64(double), want, "{text} {double}");
     }
 }
+
+#[test]
+fn logarithms_are_made_with_binary_numbers_of_113_bits() {
+    let dec = |text: &str| text.parse::<Decimal128>().unwrap();
+    for (n, ln) in [
+        ("2.718281828459045", "0.9999999999999999134157889710887611"),
+        ("2", "0.6931471805599453094172321214581766"),
+        ("10", "2.302585092994045684017991454684364"),
+        ("1", "0"),
+        ("1.000000000000000000000000000000001", "9.999999999999999999999999999999995E-34"),
+        ("1E+300", "690.7755278982137052053974364053093"),
+        ("1E+6000", "13815.51055796427410410794872810618"),
+    ] {
+        let got = dec(n).ln();
+        assert!((got.to_string() == ln) || got.subtract(dec(ln)).is_zero(), "ln {n}: {got}");
+    }
+    for (n, log) in [("1000", "3"), ("1E+40", "40"), ("0.001", "-3"), ("1E-6000", "-6000")] {
+        assert!(dec(n).log10().subtract(dec(log)).is_zero(), "log10 {n}: {}", dec(n).log10());
+    }
+}

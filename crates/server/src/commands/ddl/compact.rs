@@ -5,7 +5,7 @@ use sheaf_errors::{Code, Result, bail};
 
 use super::names;
 use crate::args::{Args, Loose};
-use crate::auto_compact::{excess_bytes, stored_bytes};
+use crate::auto_compact::{LEAST_BYTES, excess_bytes, stored_bytes};
 use crate::command::*;
 use crate::commands::timeseries::buckets_of;
 use crate::op::Operation;
@@ -77,7 +77,9 @@ impl<'a> Command<'a, Operation<'a>> for Compact<'a> {
         if self.dry_run {
             return Ok(Reply::ok().with("estimatedBytesFreed", small(estimate)));
         }
-        if self.given && estimate < self.target_bytes {
+        // Files this small are left as they are.
+        let too_small = before <= LEAST_BYTES as u64;
+        if too_small || (self.given && estimate < self.target_bytes) {
             return Ok(Reply::ok().with("bytesFreed", 0));
         }
         engine.compact(collection)?;

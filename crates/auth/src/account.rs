@@ -117,6 +117,18 @@ impl Account {
         Ok(Account { user, resolved, roles_shown, is_member: false })
     }
 
+    /// A user of whom no document is kept: somebody else says who it is, and which roles it has.
+    ///
+    /// Errors: those of reading roles.
+    pub fn of_roles(name: UserName, direct: &[RoleName], roles: &dyn Roles) -> Result<Self> {
+        let resolved = resolve(direct, roles)?;
+        let restrictions = RestrictionSet::default();
+        let user =
+            UserDocument { name, id: None, credentials: Vec::new(), roles: direct.to_vec(), restrictions };
+        let roles_shown = shown(&resolved);
+        Ok(Account { user, resolved, roles_shown, is_member: false })
+    }
+
     /// The members of the deployment: one user, with these credentials, that may do everything.
     pub fn of_members(credentials: Vec<(Mechanism, Credential)>) -> Self {
         let (user, db) = MEMBER_USER;

@@ -1,13 +1,14 @@
 //! Who a client is, and what it may do: SCRAM from both sides, credentials, users, roles and their privileges.
 //!
 //! Everything here is a pure function of what it is given: nonces, salts and documents come from outside, and nothing reads a
-//! clock, a socket or a collection. The cryptography is RustCrypto's.
+//! clock, a socket or a collection. The cryptography is RustCrypto's, and `ring`'s for signatures.
 //!
 //! - [`Mechanism`], [`Credential`]: what is kept of a password.
 //! - [`server`], [`client`]: the two sides of a SCRAM conversation (RFC 5802, 7677).
 //! - [`Action`], [`Resource`], [`Privileges`]: what may be done, where, and sets of both.
 //! - [`RoleName`], [`builtin`], [`resolve`]: roles, those that every server has, and what a set of roles comes to.
 //! - [`Keys`], [`link`], [`ClusterName`]: by what members of a deployment know each other.
+//! - [`oidc`]: tokens that an identity provider has signed.
 //! - [`Account`]: a user with everything that its roles come to.
 #![forbid(unsafe_code)]
 
@@ -19,6 +20,7 @@ mod cluster_name;
 mod keys;
 pub mod link;
 mod name;
+pub mod oidc;
 mod privilege;
 mod resolve;
 mod resource;

@@ -314,6 +314,7 @@ codes! {
     TEMPORARILY_UNAVAILABLE = 365 "TemporarilyUnavailable",
     CANNOT_DROP_SHARD_KEY_INDEX = 370 "CannotDropShardKeyIndex",
     USER_WRITES_BLOCKED = 371 "UserWritesBlocked",
+    REAUTHENTICATION_REQUIRED = 391 "ReauthenticationRequired",
     QUERY_REJECTED_BY_SETTINGS = 411 "QueryRejectedBySettings",
     SOCKET_EXCEPTION = 9001 "SocketException",
     CANNOT_GROW_DOCUMENT_IN_CAPPED_NAMESPACE = 10003 "CannotGrowDocumentInCappedNamespace",

@@ -11,6 +11,7 @@ use sheaf_auth::{
 use sheaf_bson::{DocBuf, Value};
 use sheaf_errors::Result;
 
+use crate::oidc::ByToken;
 use crate::params::Parameters;
 
 /// The users that a role knows.
@@ -19,6 +20,11 @@ pub trait Accounts: Send + Sync {
     ///
     /// Errors: those of reading users and roles.
     fn account(&self, name: &UserName) -> Result<Option<Arc<Account>>>;
+
+    /// Somebody of whom no user is kept, with these roles as they are now.
+    ///
+    /// Errors: those of reading roles.
+    fn with_roles(&self, name: &UserName, roles: &[RoleName]) -> Result<Arc<Account>>;
 
     /// Whether there is no user and no role.
     ///
@@ -117,6 +123,8 @@ pub(crate) struct Login {
     pub name: UserName,
     /// The user's own number: one that is made anew with the same name is another.
     pub id: Option<[u8; 16]>,
+    /// The token that has said so; the client is nobody when it holds no more.
+    pub token: Option<Arc<ByToken>>,
 }
 
 /// A conversation that waits for the client's next message.
@@ -132,6 +140,8 @@ pub(crate) struct Conversation {
 pub(crate) enum Step {
     /// The client's proof.
     Proof(Box<Challenge>),
+    /// A token, of this principal if one was named.
+    Token(Option<String>),
     /// An empty message, after which the client is who it says.
     Empty,
 }

@@ -17,6 +17,7 @@ mod kill_cursors;
 mod kill_op;
 mod kill_sessions;
 mod list_commands;
+mod oidc_keys;
 mod parameters;
 mod ping;
 mod rotate_certificates;
@@ -56,6 +57,8 @@ pub static COMMANDS: &[Entry<RunOnFront>] = &[
     command_entry!(kill_sessions::KillAllSessionsByPattern, Request),
     command_entry!(kill_sessions::KillSessions, Request),
     command_entry!(list_commands::ListCommands, Request),
+    command_entry!(oidc_keys::OidcListKeys<'_>, Request),
+    command_entry!(oidc_keys::OidcRefreshKeys<'_>, Request),
     command_entry!(parameters::GetParameter<'_>, Request),
     command_entry!(parameters::SetParameter<'_>, Request),
     command_entry!(ping::Ping, Request),

@@ -216,6 +216,9 @@ fn prepare<'a>(
         metrics: OpMetrics::default(),
         rights: Rights::everything(),
     };
+    if front.oidc.is_on() {
+        authorize::fresh(&request)?;
+    }
     if front.access.enabled {
         request.rights = authorize::rights(&request)?;
     }
@@ -233,7 +236,9 @@ fn prepare<'a>(
 /// Whether a command can be had, as this server was started.
 pub fn is_there(front: &Front, command: &Description) -> bool {
     let audits = front.audit.is_some() || !noted::OWN_COMMANDS.contains(&command.name);
-    audits && (!command.spec.test_only || front.test_commands())
+    let tokens = !crate::oidc::OWN_COMMANDS.contains(&command.name)
+        || crate::sasl::takes(&front.parameters, crate::oidc::OIDC);
+    audits && tokens && (!command.spec.test_only || front.test_commands())
 }
 
 /// Runs a prepared request.

@@ -7,6 +7,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
+use sheaf_auth::oidc::Providers;
 use sheaf_bson::{DocBuf, ObjectId};
 use sheaf_client::Membership;
 use sheaf_errors::{Code, Error};
@@ -22,8 +23,9 @@ use crate::client::Client;
 use crate::command::Description;
 use crate::failpoint::FailPoints;
 use crate::metrics::{CommandCount, Metrics};
+use crate::oidc::Oidc;
 use crate::options::FrontOptions;
-use crate::params::Parameters;
+use crate::params::{PROVIDERS, Parameters};
 use crate::profile::Profiling;
 use crate::sampling::{EXPIRATION, Sampling};
 use crate::session::LogicalSessionId;
@@ -44,6 +46,8 @@ pub struct Front {
     pub audit: Option<Audit>,
     /// TLS, if it is spoken.
     pub tls: Option<Arc<Tls>>,
+    /// Identity providers whose tokens are taken.
+    pub oidc: Oidc,
     /// Clients that nobody knows yet.
     pub strangers: Strangers,
     /// As what others of the deployment are dialled.
@@ -101,6 +105,7 @@ impl Front {
         let mode = options.cluster_auth_mode;
         let certificates = mode.takes_certificates();
         let access = Access::new(options.authorization, options.keys.clone(), certificates, &parameters);
+        let oidc = Oidc::new(Providers::parse(&parameters.text(PROVIDERS))?);
         let tls = options.tls.clone().map(|tls| crate::tls::with_parameters(tls, &parameters));
         let tls = tls.map(Tls::new).transpose();
         let tls = tls.map_err(|why| Error::new(Code::INVALID_SSL_CONFIGURATION, why))?;
@@ -127,6 +132,7 @@ impl Front {
             clock: Clock,
             audit,
             tls,
+            oidc,
             strangers: Strangers::default(),
             membership,
             access,

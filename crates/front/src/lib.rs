@@ -27,6 +27,7 @@ pub mod handshake;
 pub mod listener;
 pub mod log;
 pub mod metrics;
+pub mod oidc;
 pub mod operations;
 pub mod options;
 pub mod outcome;

@@ -138,6 +138,7 @@ impl Listeners {
         if role.front().tls.is_some() {
             tokio::spawn(crate::tls::control::watch_certificate(role.front().clone()));
         }
+        tokio::spawn(crate::oidc::control::watch(role.front().clone()));
         role.front().until_shutdown().await;
     }
 }

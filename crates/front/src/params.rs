@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::RwLock;
 use sheaf_auth::Mechanism;
+use sheaf_auth::oidc::Providers;
+use sheaf_bson::json::{Style, value_to_json};
 use sheaf_bson::{DocBuf, DocWriter, Value};
 use sheaf_errors::{Code, Result, bail};
 
@@ -12,6 +14,9 @@ use crate::log::components::{self, Levels};
 
 /// The parameter of components' levels, which is the log's own.
 const COMPONENTS: &str = "logComponentVerbosity";
+
+/// The parameter with identity providers. It is kept as the JSON that the command line has.
+pub(crate) const PROVIDERS: &str = "oidcIdentityProviders";
 
 /// A parameter's default; it also decides its type.
 #[derive(Clone, Copy, Debug)]
@@ -69,6 +74,8 @@ const PARAMETERS: &[Parameter] = &[
     parameter("logLevel", Int(0), Both, (0.0, 5.0)),
     parameter("maxSessions", Int(1_000_000), Startup, POSITIVE),
     parameter("initialSyncMaxBytesPerSec", Int(0), Both, (0.0, f64::MAX)),
+    parameter("JWKSMinimumQuiescePeriodSecs", Int(60), Both, (0.0, f64::MAX)),
+    parameter("oidcIdentityProviders", Text(""), Both, ANY),
     parameter("operationMemoryBytes", Int(0), Startup, (0.0, f64::MAX)),
     parameter("operationsMemoryBytes", Int(0), Startup, (0.0, f64::MAX)),
     parameter("orphanCleanupDelaySecs", Int(900), Both, (0.0, f64::MAX)),
@@ -190,7 +197,7 @@ impl Parameters {
             return true;
         }
         let Some(at) = place(name) else { return false };
-        append(doc, key, &self.values.read()[at]);
+        append(doc, name, key, &self.values.read()[at]);
         true
     }
 
@@ -220,7 +227,7 @@ impl Parameters {
         }
         let (at, setting) = Self::checked(name, value)?;
         let old = self.store(at, setting);
-        Ok(DocBuf::build(|doc| append(doc, "was", &old)))
+        Ok(DocBuf::build(|doc| append(doc, name, "was", &old)))
     }
 
     /// What [`Parameters::set`] would say.
@@ -241,6 +248,22 @@ impl Parameters {
         if !matches!(PARAMETERS[at].when, Runtime | Both) {
             bail!(Code::ILLEGAL_OPERATION, "not allowed to change [{name}] at runtime");
         }
+        if name == PROVIDERS {
+            let Value::Array(list) = value else {
+                bail!(
+                    Code::TYPE_MISMATCH,
+                    "BSON field '{name}' is the wrong type '{}', expected type 'array'",
+                    value.type_name()
+                );
+            };
+            return Ok((
+                at,
+                Setting::Text({
+                    Providers::read(list)?;
+                    value_to_json(value, Style::Relaxed)
+                }),
+            ));
+        }
         Ok((at, convert(&PARAMETERS[at], value)?))
     }
 
@@ -257,9 +280,12 @@ impl Parameters {
         if name == "authenticationMechanisms"
             && let Some(unknown) = text
                 .split(',')
-                .find(|name| name.trim() != "MONGODB-X509" && Mechanism::from_name(name.trim()).is_none())
+                .find(|name| !OTHERS.contains(&name.trim()) && Mechanism::from_name(name.trim()).is_none())
         {
             bail!(Code::BAD_VALUE, "SASL Mechanism '{unknown}' is not supported");
+        }
+        if name == PROVIDERS {
+            Providers::parse(text)?;
         }
         let value = match (PARAMETERS[at].default, text) {
             (Bool(_), "true" | "1") => Value::Bool(true),
@@ -319,15 +345,23 @@ impl Parameters {
     }
 }
 
-fn append(doc: &mut DocWriter<'_, Vec<u8>>, name: &str, setting: &Setting) {
+/// Mechanisms without passwords.
+const OTHERS: &[&str] = &["MONGODB-X509", "MONGODB-OIDC"];
+
+fn append(doc: &mut DocWriter<'_, Vec<u8>>, name: &str, key: &str, setting: &Setting) {
     match setting {
-        Setting::Bool(b) => doc.append(name, *b),
+        Setting::Text(text) if name == PROVIDERS => {
+            // What is kept was read once before.
+            let providers = Providers::parse(text).unwrap_or_default();
+            doc.append(key, Value::Array(providers.shown()))
+        }
+        Setting::Bool(b) => doc.append(key, *b),
         Setting::Int(n) => match i32::try_from(*n) {
-            Ok(n) => doc.append(name, n),
-            Err(_) => doc.append(name, *n),
+            Ok(n) => doc.append(key, n),
+            Err(_) => doc.append(key, *n),
         },
-        Setting::Double(n) => doc.append(name, *n),
-        Setting::Text(text) => doc.append(name, text),
+        Setting::Double(n) => doc.append(key, *n),
+        Setting::Text(text) => doc.append(key, text),
     };
 }
 

@@ -1,5 +1,7 @@
 //! The conversations by which clients prove who they are, as `saslStart`, `saslContinue` and `hello` lead them.
 
+mod oidc;
+
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -12,6 +14,7 @@ use sheaf_errors::{Code, Error, Result, bail};
 pub use crate::access::iterations;
 use crate::access::{Conversation, Login, Step};
 use crate::audit::noted;
+use crate::oidc::{ByToken, OIDC};
 use crate::params::Parameters;
 use crate::request::Request;
 
@@ -19,14 +22,14 @@ use crate::request::Request;
 pub struct Answer {
     conversation: i32,
     done: bool,
-    payload: String,
+    payload: Vec<u8>,
 }
 
 impl Answer {
     /// Writes it as `saslStart` answers.
     pub fn write(&self, doc: &mut DocWriter<'_, Vec<u8>>) {
         doc.append("conversationId", self.conversation).append("done", self.done);
-        doc.append("payload", Value::Binary(Binary { subtype: 0, bytes: self.payload.as_bytes() }));
+        doc.append("payload", Value::Binary(Binary { subtype: 0, bytes: &self.payload }));
     }
 }
 
@@ -56,6 +59,10 @@ impl<'a> Start<'a> {
     ///
     /// Errors: `MechanismUnavailable`, `AuthenticationFailed`.
     pub fn run(self, request: &Request<'_>, db: &str) -> Result<Answer> {
+        if self.mechanism == OIDC && takes(&request.front.parameters, OIDC) {
+            request.client.access.lock().conversation = None;
+            return oidc::start(request, db, self.payload);
+        }
         let mechanism = Mechanism::from_name(self.mechanism)
             .filter(|mechanism| enabled(&request.front.parameters).contains(mechanism));
         let Some(mechanism) = mechanism else {
@@ -96,7 +103,7 @@ impl<'a> Start<'a> {
             step: Step::Proof(Box::new(challenge)),
             skip_empty: self.skip_empty,
         });
-        Ok(Answer { conversation: id, done: false, payload })
+        Ok(Answer { conversation: id, done: false, payload: payload.into_bytes() })
     }
 }
 
@@ -111,22 +118,27 @@ pub fn go_on(request: &Request<'_>, id: i32, payload: &[u8]) -> Result<Answer> {
     if conversation.id != id {
         bail!(Code::PROTOCOL_ERROR, "sasl: Mismatched conversation id");
     }
-    let answer = |done: bool, payload: String| Answer { conversation: id, done, payload };
+    let answer =
+        |done: bool, payload: String| Answer { conversation: id, done, payload: payload.into_bytes() };
     let (mechanism, user) = (conversation.mechanism, conversation.user.clone());
     match &conversation.step {
         Step::Proof(challenge) => {
             let proof =
                 challenge.verify(payload).map_err(|error| refuse(request, mechanism, &user, &error))?;
             if conversation.skip_empty {
-                log_in(request, mechanism, &user)?;
+                log_in(request, mechanism, &user, None)?;
                 return Ok(answer(true, proof));
             }
             conversation.step = Step::Empty;
             request.client.access.lock().conversation = Some(conversation);
             Ok(answer(false, proof))
         }
+        Step::Token(principal) => {
+            oidc::go_on(request, principal.as_deref(), payload)?;
+            Ok(answer(true, String::new()))
+        }
         Step::Empty if payload.is_empty() => {
-            log_in(request, mechanism, &user)?;
+            log_in(request, mechanism, &user, None)?;
             Ok(answer(true, String::new()))
         }
         Step::Empty => {
@@ -180,8 +192,7 @@ pub fn by_certificate(request: &Request<'_>, db: &str, said: Option<&str>) -> Re
     if db != "$external" {
         bail!(Code::PROTOCOL_ERROR, "X.509 authentication must always use the $external database.");
     }
-    let mechanisms = request.front.parameters.text("authenticationMechanisms");
-    if !mechanisms.split(',').any(|name| name.trim() == X509) {
+    if !takes(&request.front.parameters, X509) {
         bail!(
             Code::MECHANISM_UNAVAILABLE,
             "Received authentication for mechanism {X509} which is not enabled"
@@ -199,10 +210,10 @@ pub fn by_certificate(request: &Request<'_>, db: &str, said: Option<&str>) -> Re
     }
     let takes = request.front.membership.mode().takes_certificates();
     if takes && request.front.tls.as_ref().is_some_and(|tls| tls.names_member(&subject)) {
-        log_in(request, X509, &UserName::new(MEMBER_USER.0, MEMBER_USER.1))?;
+        log_in(request, X509, &UserName::new(MEMBER_USER.0, MEMBER_USER.1), None)?;
         return Ok(subject);
     }
-    log_in(request, X509, &UserName::new(subject.clone(), "$external"))?;
+    log_in(request, X509, &UserName::new(subject.clone(), "$external"), None)?;
     Ok(subject)
 }
 
@@ -216,10 +227,27 @@ fn find(request: &Request<'_>, user: &UserName) -> Result<Option<Arc<Account>>> 
     }
 }
 
+/// The same for somebody who has shown a token: it may say which roles he has, and then nobody is looked up.
+fn find_with(
+    request: &Request<'_>,
+    user: &UserName,
+    token: Option<&ByToken>,
+) -> Result<Option<Arc<Account>>> {
+    match (token.and_then(|token| token.roles.as_ref()), request.role.accounts()) {
+        (Some(roles), Some(accounts)) => accounts.with_roles(user, roles).map(Some),
+        _ => find(request, user),
+    }
+}
+
 /// The proof was right: the connection is this user's from now on.
-fn log_in(request: &Request<'_>, mechanism: &str, user: &UserName) -> Result<()> {
+fn log_in(
+    request: &Request<'_>,
+    mechanism: &str,
+    user: &UserName,
+    token: Option<Arc<ByToken>>,
+) -> Result<()> {
     let refused = |error| refuse(request, mechanism, user, &error);
-    let Some(account) = find(request, user).map_err(refused)? else {
+    let Some(account) = find_with(request, user, token.as_deref()).map_err(refused)? else {
         return Err(refused(Error::new(Code::USER_NOT_FOUND, "the user is gone")));
     };
     let from = request.client.remote.map(|remote| remote.ip());
@@ -234,13 +262,18 @@ fn log_in(request: &Request<'_>, mechanism: &str, user: &UserName) -> Result<()>
             "Each client connection may only be authenticated once. Previously authenticated as: {before}"
         );
     }
-    noted::authenticated(request, mechanism, (&user.user, &user.db), Some(&account), Code::OK)?;
-    request.client.access.lock().login = Some(Login { name: user.clone(), id: account.user.id });
+    let claims = token.as_ref().map(|token| token.logged.as_raw());
+    noted::authenticated(request, mechanism, (&user.user, &user.db), Some(&account), claims, Code::OK)?;
+    request.client.access.lock().login =
+        Some(Login { name: user.clone(), id: account.user.id, token: token.clone() });
     request.front.set_stranger(request.client, false);
-    let attributes = doc! {
+    let mut attributes = doc! {
         "client": &request.client.remote_text(), "isSpeculative": false, "isClusterMember": account.is_member(),
         "mechanism": mechanism, "user": &user.user, "db": &user.db, "result": 0,
     };
+    if let Some(claims) = claims {
+        attributes = attributes.with("extraInfo", &doc! { "claims": claims });
+    }
     let context = request.client.context();
     crate::log::info(
         "ACCESS",
@@ -273,13 +306,18 @@ fn refuse(request: &Request<'_>, mechanism: &str, user: &UserName, why: &Error) 
         request.client.delay.store(delay.as_millis() as u64, Ordering::Relaxed);
     }
     let named = (user.user.as_str(), user.db.as_str());
-    match noted::authenticated(request, mechanism, named, None, Code::AUTHENTICATION_FAILED) {
+    match noted::authenticated(request, mechanism, named, None, None, Code::AUTHENTICATION_FAILED) {
         Ok(()) => server::failed(),
         Err(error) => error,
     }
 }
 
-/// The mechanisms that this server takes.
+/// Whether this server takes a mechanism.
+pub(crate) fn takes(parameters: &Parameters, mechanism: &str) -> bool {
+    parameters.text("authenticationMechanisms").split(',').any(|name| name.trim() == mechanism)
+}
+
+/// The mechanisms by passwords that this server takes.
 pub fn enabled(parameters: &Parameters) -> Vec<Mechanism> {
     let list = parameters.text("authenticationMechanisms");
     list.split(',').filter_map(|name| Mechanism::from_name(name.trim())).collect()
@@ -305,9 +343,24 @@ pub fn supported(request: &Request<'_>, user: &str) -> Result<Vec<Mechanism>> {
 /// Errors: those of reading users and roles.
 pub fn account(request: &Request<'_>) -> Result<Option<Arc<Account>>> {
     let Some(login) = request.client.access.lock().login.clone() else { return Ok(None) };
-    let account = find(request, &login.name)?.filter(|account| account.user.id == login.id);
+    if has_expired(request, &login) {
+        return Ok(None);
+    }
+    let account = find_with(request, &login.name, login.token.as_deref())?
+        .filter(|account| account.user.id == login.id);
     if account.is_none() {
         request.client.access.lock().login = None;
     }
     Ok(account)
+}
+
+/// Whether the token by which the client has logged in holds no more.
+fn has_expired(request: &Request<'_>, login: &Login) -> bool {
+    login.token.as_ref().is_some_and(|token| !token.holds(&request.front.oidc, request.now_millis()))
+}
+
+/// Whether the client was somebody by a token that holds no more, and has to show another one.
+pub fn must_come_again(request: &Request<'_>) -> bool {
+    let login = request.client.access.lock().login.clone();
+    login.is_some_and(|login| has_expired(request, &login))
 }

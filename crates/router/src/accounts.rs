@@ -36,6 +36,8 @@ struct Kept {
     generation: Option<DocBuf>,
     asked: Option<Instant>,
     accounts: HashMap<UserName, Arc<Account>, ahash::RandomState>,
+    /// Those of whom no user is kept, with the roles that they have.
+    guests: HashMap<UserName, Arc<Account>, ahash::RandomState>,
 }
 
 /// What was read of users last.
@@ -108,6 +110,7 @@ impl Router {
         let mut kept = self.accounts.kept.lock();
         if kept.generation.as_ref() != Some(&generation) {
             kept.accounts.clear();
+            kept.guests.clear();
         }
         kept.generation = Some(generation.clone());
         kept.asked = Some(asked);
@@ -134,6 +137,23 @@ impl Accounts for Router {
             kept.accounts.insert(name.clone(), account.clone());
         }
         Ok(Some(account))
+    }
+
+    fn with_roles(&self, name: &UserName, roles: &[RoleName]) -> Result<Arc<Account>> {
+        let generation = self.generation()?;
+        let guest = self.accounts.kept.lock().guests.get(name).cloned();
+        if let Some(account) = guest.filter(|guest| guest.user.roles == roles) {
+            return Ok(account);
+        }
+        let account = Arc::new(Account::of_roles(name.clone(), roles, &Remote(self))?);
+        let mut kept = self.accounts.kept.lock();
+        if kept.generation.as_ref() == Some(&generation) {
+            if kept.guests.len() >= KEPT {
+                kept.guests.clear();
+            }
+            kept.guests.insert(name.clone(), account.clone());
+        }
+        Ok(account)
     }
 
     fn is_empty(&self) -> Result<bool> {

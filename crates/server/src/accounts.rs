@@ -27,6 +27,8 @@ type Source = [Option<(Uuid, u64)>; 2];
 struct Kept {
     source: Source,
     accounts: HashMap<UserName, Arc<Account>, ahash::RandomState>,
+    /// Those of whom no user is kept, with the roles that they have.
+    guests: HashMap<UserName, Arc<Account>, ahash::RandomState>,
 }
 
 /// What was read of users last.
@@ -100,6 +102,31 @@ impl KnownAccounts {
         }
         kept.accounts.insert(name.clone(), account.clone());
         Ok(Some(account))
+    }
+
+    /// Somebody of whom no user is kept, with these roles as they are now.
+    ///
+    /// Errors: those of reading roles.
+    pub fn with_roles(&self, engine: &Engine, name: &UserName, roles: &[RoleName]) -> Result<Arc<Account>> {
+        // Before the data: what changes in between is read again next time.
+        let source = source(engine);
+        {
+            let kept = self.kept.read();
+            let guest = kept.guests.get(name).filter(|guest| guest.user.roles == roles);
+            if kept.source == source
+                && let Some(account) = guest
+            {
+                return Ok(account.clone());
+            }
+        }
+        let view = engine.view()?;
+        let account = Arc::new(Account::of_roles(name.clone(), roles, &Stored(&view))?);
+        let mut kept = self.kept.write();
+        if kept.source != source || kept.guests.len() >= KEPT {
+            *kept = Kept { source, ..Kept::default() };
+        }
+        kept.guests.insert(name.clone(), account.clone());
+        Ok(account)
     }
 
     /// A number that is another one as soon as a user or a role has changed.

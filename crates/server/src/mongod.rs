@@ -5,7 +5,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sheaf_auth::{Account, UserName};
+use sheaf_auth::{Account, RoleName, UserName};
 use sheaf_bson::{DocBuf, RawDoc, Timestamp, Value};
 use sheaf_errors::{Code, Error, Result};
 use sheaf_exec::plan::shape::QueryShape;
@@ -185,6 +185,10 @@ impl Role for Mongod {
 impl Accounts for Mongod {
     fn account(&self, name: &UserName) -> Result<Option<Arc<Account>>> {
         self.0.accounts.find(self.0.engine(), name)
+    }
+
+    fn with_roles(&self, name: &UserName, roles: &[RoleName]) -> Result<Arc<Account>> {
+        self.0.accounts.with_roles(self.0.engine(), name, roles)
     }
 
     fn is_empty(&self) -> Result<bool> {

@@ -153,12 +153,16 @@ pub fn authenticated(
     mechanism: &str,
     (user, db): (&str, &str),
     account: Option<&Account>,
+    claims: Option<RawDoc<'_>>,
     result: Code,
 ) -> Result<()> {
     if request.front.audit.is_none() {
         return Ok(());
     }
-    let param = doc! { "user": user, "db": db, "mechanism": mechanism };
+    let mut param = doc! { "user": user, "db": db, "mechanism": mechanism };
+    if let Some(claims) = claims {
+        param = param.with("claims", claims);
+    }
     happens(request, account, &event(request.front, "authenticate", result, param))
 }
 

@@ -1,12 +1,13 @@
 //! `getParameter` and `setParameter`.
 
+use sheaf_auth::oidc::Providers;
 use sheaf_bson::{RawDoc, Value};
 use sheaf_errors::{Code, Result, bail};
 
 use crate::args::{Args, Loose};
 use crate::command::*;
 use crate::generic::is_generic;
-use crate::params::Parameters;
+use crate::params::{PROVIDERS, Parameters};
 use crate::reply::Reply;
 use crate::request::Request;
 
@@ -153,6 +154,9 @@ impl<'a> Command<'a, Request<'a>> for SetParameter<'a> {
                 reply.fill(|doc| {
                     doc.append_all(was.as_raw());
                 });
+            }
+            if *name == PROVIDERS {
+                op.front.oidc.configure(Providers::parse(&parameters.text(name))?);
             }
             parameters.apply(name);
         }

@@ -10,6 +10,21 @@ use crate::request::Request;
 use crate::role::Role;
 use crate::sasl;
 
+/// Whether the client may go on as who it is.
+///
+/// Errors: `ReauthenticationRequired`, upon which drivers show another token and try again.
+pub fn fresh(request: &Request<'_>) -> Result<()> {
+    let needs = request.command.spec.authentication == Authentication::Required;
+    if needs && sasl::must_come_again(request) {
+        bail!(
+            Code::REAUTHENTICATION_REQUIRED,
+            "Command {} requires reauthentication since the current authorization session has expired. Please re-auth.",
+            request.command.name
+        );
+    }
+    Ok(())
+}
+
 /// What the client of this request may do.
 ///
 /// Errors: `Unauthorized`, if this command is none of it; those of reading users and roles.

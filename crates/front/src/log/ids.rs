@@ -13,6 +13,8 @@ macro_rules! ids {
 ids! {
     /// A client has proved who it is.
     AUTHENTICATED = 5286306;
+    /// The keys of an identity provider cannot be read.
+    KEYS_NOT_READ = 99_000_080;
     /// A client has not proved who it is.
     NOT_AUTHENTICATED = 5286307;
     /// Certificates were read anew.

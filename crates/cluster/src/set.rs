@@ -196,6 +196,21 @@ impl ReplicaSet {
         }
     }
 
+    /// Whether somebody is known who may answer: nobody would wait for one.
+    pub fn can_answer(&self, preference: &Preference<'_>) -> bool {
+        self.state.lock().select(preference).is_some()
+    }
+
+    /// The set that a member has said to belong to, which is another one; `None` as long as a member of this one has answered.
+    pub fn stranger(&self) -> Option<(String, String)> {
+        let state = self.state.lock();
+        if state.members.values().any(Option::is_some) {
+            return None;
+        }
+        let mut told = state.strangers.iter();
+        told.find_map(|(host, set)| Some((host.clone(), set.clone()?)))
+    }
+
     /// It is no shard any more: whoever waits for one of its members gives up, and nobody begins to.
     pub(crate) fn leave(&self) {
         self.state.lock().has_left = true;

@@ -1,6 +1,7 @@
 //! Cursors of a router: one that is open on a shard, rows of several shards, or their change streams.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use sheaf_bson::DocBuf;
 use sheaf_front::cursors::Cursor;
@@ -37,11 +38,23 @@ pub struct Merged {
     pub(crate) limits: Limits,
     /// A document that did not fit the last batch.
     pub(crate) waiting: Option<DocBuf>,
+    /// Whether shards were left out, where they may be.
+    left_out: Option<Arc<AtomicBool>>,
 }
 
 impl Merged {
     /// The rows of this operator, whose leaves use the link.
     pub fn new(run: BoxOperator, link: Arc<Link>, limits: Limits) -> Self {
-        Merged { run, link, limits, waiting: None }
+        Merged { run, link, limits, waiting: None, left_out: None }
+    }
+
+    /// The same; the flag tells whether shards were left out that could not be reached.
+    pub fn that_may_be_partial(self, left_out: Arc<AtomicBool>) -> Self {
+        Merged { left_out: Some(left_out), ..self }
+    }
+
+    /// Whether rows of shards are missing that could not be reached.
+    pub fn is_partial(&self) -> bool {
+        self.left_out.as_ref().is_some_and(|left_out| left_out.load(Ordering::Relaxed))
     }
 }

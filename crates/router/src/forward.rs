@@ -1,12 +1,10 @@
 //! A request on its way to a shard, and a shard's reply on its way to the client. Documents are not looked at in either direction: a
 //! request's fields are copied once, for what is added to them, and a reply goes out from where it came in with one copy.
 
-use std::time::Instant;
-
 use sheaf_bson::{DocBuf, DocWriter, Element, RawDoc, Value};
 use sheaf_client::Message;
 use sheaf_cluster::{Answer, Call, error_in, for_client};
-use sheaf_errors::{Code, Error, Result};
+use sheaf_errors::{Code, Result};
 use sheaf_front::reply::Reply;
 use sheaf_front::sampling::TOLD_DIFFS;
 use sheaf_server::commands::crud::change_stream;
@@ -170,28 +168,15 @@ pub fn ask_each(op: &Operation<'_>, all: &[Addressed], body: &Body<'_>) -> Resul
 
 /// Sends these messages, and gives what became of each, in the same order.
 pub fn exchange_all(op: &Operation<'_>, messages: Vec<(&Addressed, Message)>) -> Vec<Result<Answer>> {
-    exchange_until(op, messages, None)
-}
-
-/// The same; who cannot be reached at this time is not waited for any more.
-pub fn exchange_until(
-    op: &Operation<'_>,
-    messages: Vec<(&Addressed, Message)>,
-    until: Option<Instant>,
-) -> Vec<Result<Answer>> {
-    let go_on = || match until {
-        Some(until) if Instant::now() >= until => Err(Error::new(Code::NETWORK_TIMEOUT, "no answer in time")),
-        _ => op.check_interrupt(),
-    };
-    let receives = || op.check_interrupt();
-    let (sender, asker) = (op.asker(&go_on), op.asker(&receives));
+    let go_on = || op.check_interrupt();
+    let asker = op.asker(&go_on);
     for (to, _) in &messages {
         note_participant(op, &to.target);
     }
     op.blocking(|| {
         let send = |(to, mut message): (_, Message)| {
             let to: &Addressed = to;
-            (to, Call::send(to.target.set(), &mut message, &sender), message)
+            (to, Call::send(to.target.set(), &mut message, &asker), message)
         };
         let under_way: Vec<_> = messages.into_iter().map(send).collect();
         let finish = |(to, call, mut message): (&Addressed, Result<Call>, Message)| {
@@ -203,13 +188,17 @@ pub fn exchange_until(
     })
 }
 
-fn note_participant(op: &Operation<'_>, target: &Target) {
+/// Notes that a transaction takes part there.
+pub fn note_participant(op: &Operation<'_>, target: &Target) {
     if let Some(transaction) = &mut *op.transaction.borrow_mut() {
         transaction.take_part(target, op.writes());
     }
 }
 
-fn check(op: &Operation<'_>, target: &Target, answer: Answer) -> Result<Answer> {
+/// Takes in what an answer tells of times and of the transaction.
+///
+/// Errors: the one that it answers.
+pub fn check(op: &Operation<'_>, target: &Target, answer: Answer) -> Result<Answer> {
     op.heard(answer.reply());
     if let Some(transaction) = &mut *op.transaction.borrow_mut() {
         transaction.answered(target, answer.reply())?;

@@ -9,5 +9,5 @@ mod remote;
 pub use link::{Cluster, Current, Link, Reads};
 pub use merge::{Gather, Order};
 pub use on_member::{Abandoned, OnMember};
-pub use open::opened;
+pub use open::{is_out_of_reach, opened};
 pub use remote::Remote;

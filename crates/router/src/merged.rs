@@ -1,10 +1,9 @@
 //! Rows of several shards as a command gives them: batches, and opening what they come from.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use sheaf_bson::{DocBuf, Timestamp, Value};
-use sheaf_errors::{Code, Result};
+use sheaf_errors::Result;
 use sheaf_front::cursors::Batch;
 use sheaf_front::reply::Reply;
 use sheaf_rows::{Cx, Operator, Step};
@@ -33,35 +32,6 @@ pub fn link(op: &Operation<'_>) -> Arc<Link> {
 /// Errors: those of [`gather::opened`]; those of the way there.
 pub fn open(op: &Operation<'_>, all: &[Addressed], body: &Body<'_>) -> Result<Vec<Remote>> {
     gather::opened(&op.router.abandoned, all, forward::ask_each(op, all, body)?)
-}
-
-/// The same of those that can be reached, and whether there are others.
-///
-/// Errors: those that somebody has answered; those of the way there, except that there is none.
-pub fn open_reachable(op: &Operation<'_>, all: &[Addressed], body: &Body<'_>) -> Result<(Vec<Remote>, bool)> {
-    // Something has to be left of the time for what comes of it.
-    let allowed = op.max_time_ms().filter(|millis| *millis > 0);
-    let until = allowed.map(|millis| Instant::now() + Duration::from_millis(millis) * 3 / 4);
-    let messages = all.iter().map(|to| (to, forward::message(op, to, body))).collect();
-    let answers = forward::exchange_until(op, messages, until).into_iter();
-    let there: Vec<_> =
-        all.iter().cloned().zip(answers).filter(|(_, answer)| !is_out_of_reach(answer)).collect();
-    let (to, answers): (Vec<Addressed>, Vec<_>) = there.into_iter().unzip();
-    let partial = to.len() < all.len();
-    Ok((gather::opened(&op.router.abandoned, &to, answers)?, partial))
-}
-
-fn is_out_of_reach<T>(answer: &Result<T>) -> bool {
-    let code = answer.as_ref().err().map(|error| error.code());
-    matches!(
-        code,
-        Some(
-            Code::HOST_UNREACHABLE
-                | Code::NETWORK_TIMEOUT
-                | Code::FAILED_TO_SATISFY_READ_PREFERENCE
-                | Code::MAX_TIME_MS_EXPIRED
-        )
-    )
 }
 
 /// Documents of a first batch when no size is asked for.
@@ -132,8 +102,6 @@ pub struct First {
     pub single: bool,
     /// Whether the cursor is never closed for being idle.
     pub no_timeout: bool,
-    /// Whether some shards could not be reached.
-    pub partial: bool,
 }
 
 /// Answers with a new cursor's first batch; keeps the cursor if there is more.
@@ -154,7 +122,7 @@ pub fn first_batch(op: &Operation<'_>, namespace: &str, cursor: Merged, first: F
             filled = Err(error);
         }
         drop(batch);
-        if first.partial {
+        if cursor.is_partial() {
             body.append("partialResultsReturned", true);
         }
         let id = match filled {

@@ -1,12 +1,13 @@
 //! The documents of stages that show what servers do: of the shards all together, or of this router.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use sheaf_aggregate::{Namespace, StatsSource};
 use sheaf_auth::UserName;
 use sheaf_bson::{ArrayBuf, DocBuf, DocWriter, RawDoc, Value, doc};
-use sheaf_cluster::GoOn;
-use sheaf_errors::Result;
+use sheaf_cluster::{GoOn, Preference, Shard};
+use sheaf_errors::{Code, Result, bail};
 use sheaf_front::front::Front;
 use sheaf_front::operations;
 use sheaf_front::sampling::SAMPLES;
@@ -16,6 +17,12 @@ use crate::addressed::{Addressed, Placed};
 use crate::gather::{self, Gather, Link, Order};
 use crate::router::Router;
 use crate::target::Target;
+
+/// How long a set may be without a primary while it elects one.
+const ELECTION: Duration = Duration::from_secs(3);
+
+/// How often it is looked for one.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// What such stages read.
 pub struct Source<'s> {
@@ -186,6 +193,7 @@ impl Source<'_> {
         let shards = self.router.directory.shards(&go_on)?;
         let stages = ArrayBuf::of(&[doc! { "$collStats": { "storageStats": {} } }]);
         let mut all = Vec::new();
+        check_reachable(&shards, &go_on)?;
         for entry in &entries {
             let ns = entry.as_raw().get("_id").and_then(|ns| ns.as_str()).unwrap_or_default();
             let Some((db, collection)) = ns.split_once('.') else { continue };
@@ -214,6 +222,29 @@ impl Source<'_> {
         }
         Ok(all)
     }
+}
+
+/// Waits until each of these has a primary, not longer than an election takes: who looks how a cluster does is told soon that a shard is
+/// out of reach.
+///
+/// Errors: `FailedToSatisfyReadPreference`; those of `go_on`.
+fn check_reachable(shards: &[Shard], go_on: GoOn<'_>) -> Result<()> {
+    let began = Instant::now();
+    for shard in shards {
+        let primary = Preference::default();
+        while !shard.set.can_answer(&primary) {
+            if began.elapsed() >= ELECTION {
+                bail!(
+                    Code::FAILED_TO_SATISFY_READ_PREFERENCE,
+                    "Could not find host matching read preference {{ mode: \"primary\" }} for set {}",
+                    shard.set.name()
+                );
+            }
+            go_on()?;
+            std::thread::sleep(LOOK);
+        }
+    }
+    Ok(())
 }
 
 fn all(mut rows: Gather, cx: &mut Cx<'_>) -> Result<Vec<DocBuf>> {

@@ -32,7 +32,7 @@ enum Role {
     Router(Box<RouterFlags>),
     /// The laboratory: run experiments on Sheaf, on mongod or on PostgreSQL, and compare them
     Bench(lab::Bench),
-    /// Start, break and end a single server or a replica set on this machine
+    /// Start, break, secure and end a single server, a replica set or a sharded cluster on this machine
     Cluster(Box<lab::Cluster>),
     /// Show an operation of the log that cannot be applied, export it, leave it out
     Repair(RepairFlags),

@@ -78,6 +78,9 @@ fn next_merged(
         filled = merged.fill(op, &mut batch, limit);
         returned = batch.count();
         drop(batch);
+        if merged.is_partial() {
+            body.append("partialResultsReturned", true);
+        }
         let is_open = matches!(filled, Ok(true)) && !info.is_killed();
         body.append("id", if is_open { id } else { 0 }).append("ns", namespace);
     });

@@ -2,6 +2,7 @@
 //! done here, and each shard gives no more than the limit wants of all of them.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use sheaf_bson::{DocBuf, RawDoc, doc};
 use sheaf_cluster::Sharded;
@@ -20,8 +21,9 @@ use crate::collation::collator_of;
 use crate::cursor::Merged;
 use crate::forward::{self, Body};
 use crate::gather::{Gather, Order};
-use crate::merged::{First, first_batch, link, open, open_reachable};
+use crate::merged::{First, first_batch, link, open};
 use crate::op::Operation;
+use crate::partial::{self, open_reachable};
 use crate::route::until_fresh;
 use crate::targeting;
 
@@ -35,6 +37,7 @@ pub fn run<'a>(_: &mut Args<'a>, op: &Operation<'a>) -> Result<Reply> {
         return forward::to_database(op, false);
     };
     let ran = until_fresh(op, op.db(), collection, false, |placed| match placed {
+        Placed::Whole(to) if allows_partial(op) => partial::to_one(op, to, &op.namespace(collection)),
         Placed::Whole(to) => forward::to_one(op, to),
         Placed::Spread(sharded) => {
             let to = targets(op, sharded, "filter")?;
@@ -51,7 +54,7 @@ pub fn run<'a>(_: &mut Args<'a>, op: &Operation<'a>) -> Result<Reply> {
 }
 
 fn allows_partial(op: &Operation<'_>) -> bool {
-    op.body().get("allowPartialResults").is_some_and(|flag| flag.truthy())
+    op.body().get("allowPartialResults").is_some_and(|flag| flag.truthy()) && !op.in_transaction()
 }
 
 /// The shards that can have documents which match this field of the request.
@@ -214,12 +217,19 @@ fn over_shards(op: &Operation<'_>, sharded: &Sharded, to: &[Addressed]) -> Resul
     let body = find.for_shards(op, projection.as_ref());
     op.metrics().namespace.replace(Some(sharded.ns.to_string()));
     let body = Body { db: op.db(), body: body.as_raw() };
-    let (remotes, partial) = match find.partial {
-        true => open_reachable(op, to, &body)?,
-        false => (open(op, to, &body)?, false),
+    let (remotes, left_out) = match find.partial {
+        true => {
+            let (remotes, partial) = open_reachable(op, to, &body)?;
+            (remotes, Some(Arc::new(AtomicBool::new(partial))))
+        }
+        false => (open(op, to, &body)?, None),
     };
     let link = link(op);
-    let mut run: BoxOperator = Box::new(Gather::new(link.clone(), remotes, order));
+    let gather = Gather::new(link.clone(), remotes, order);
+    let mut run: BoxOperator = match &left_out {
+        Some(left_out) => Box::new(gather.leaving_out(left_out.clone())),
+        None => Box::new(gather),
+    };
     if find.skip > 0 {
         run = Box::new(Skip::new(run, find.skip));
     }
@@ -227,7 +237,11 @@ fn over_shards(op: &Operation<'_>, sharded: &Sharded, to: &[Addressed]) -> Resul
         run = Box::new(Limit::new(run, wanted));
     }
     let limits = Limits { now_millis: op.now_millis(), ..Limits::default() };
-    let first =
-        First { size: find.batch_size, single: find.single_batch, no_timeout: find.no_timeout, partial };
-    first_batch(op, &sharded.ns, Merged::new(run, link, limits), first)
+    let first = First { size: find.batch_size, single: find.single_batch, no_timeout: find.no_timeout };
+    let merged = Merged::new(run, link, limits);
+    let merged = match left_out {
+        Some(left_out) => merged.that_may_be_partial(left_out),
+        None => merged,
+    };
+    first_batch(op, &sharded.ns, merged, first)
 }

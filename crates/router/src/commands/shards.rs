@@ -132,6 +132,13 @@ impl AddShard<'_> {
         let began = Instant::now();
         let go_on = || {
             op.check_interrupt()?;
+            if let Some((_, other)) = set.stranger() {
+                bail!(
+                    Code::OPERATION_FAILED,
+                    "the provided connection string ({}) does not match the actual set name {other}",
+                    self.address
+                );
+            }
             let patience = if set.leads_nowhere() { NOWHERE_PATIENCE } else { PATIENCE };
             if began.elapsed() >= patience {
                 bail!(

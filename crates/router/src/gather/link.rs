@@ -15,6 +15,7 @@ use sheaf_front::access::Rights;
 use sheaf_shard::ShardId;
 
 use super::on_member::{Abandoned, OnMember};
+use super::open::is_out_of_reach;
 use super::remote::Remote;
 use crate::addressed::{Addressed, Placed, ShardVersion, on_the_way};
 use crate::session::Transaction;
@@ -149,6 +150,33 @@ impl Link {
             remote.take(answer.reply())?;
         }
         Ok(())
+    }
+
+    /// The same of those that can be reached; the others are at their end. Whether there are such.
+    ///
+    /// Errors: the first that a member answers; those of `go_on`.
+    pub fn refill_reachable(
+        &self,
+        remotes: &mut [&mut Remote],
+        go_on: &dyn Fn() -> Result<()>,
+    ) -> Result<bool> {
+        let calls: Vec<Result<Call>> = remotes.iter().map(|remote| self.send_get_more(remote)).collect();
+        let mut left_out = false;
+        for (remote, call) in remotes.iter_mut().zip(calls) {
+            match call.and_then(|call| call.finish_there(go_on)) {
+                Ok(answer) => {
+                    self.check(&remote.cursor.target, &answer)?;
+                    remote.take(answer.reply())?;
+                }
+                Err(error) if is_out_of_reach(&error) => {
+                    go_on()?;
+                    remote.give_up();
+                    left_out = true;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(left_out)
     }
 
     fn send_get_more(&self, remote: &Remote) -> Result<Call> {

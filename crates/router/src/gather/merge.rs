@@ -1,6 +1,7 @@
 //! The rows of several cursors, one after another or merged.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use sheaf_bson::{Element, RawDoc, key};
 use sheaf_errors::Result;
@@ -28,6 +29,8 @@ pub struct Gather {
     at: Option<usize>,
     /// The row at hand without its key.
     stripped: Vec<u8>,
+    /// Set when a shard was left out; `None`: none may be.
+    left_out: Option<Arc<AtomicBool>>,
 }
 
 struct Input {
@@ -43,7 +46,12 @@ impl Gather {
     pub fn new(link: Arc<Link>, remotes: Vec<Remote>, order: Order) -> Self {
         let input = |remote| Input { remote, has: false, key: Vec::new() };
         let inputs = remotes.into_iter().map(input).collect();
-        Gather { link, inputs, order, at: None, stripped: Vec::new() }
+        Gather { link, inputs, order, at: None, stripped: Vec::new(), left_out: None }
+    }
+
+    /// The same without the rows of those that cannot be reached any more; the flag says so then.
+    pub fn leaving_out(self, left_out: Arc<AtomicBool>) -> Self {
+        Gather { left_out: Some(left_out), ..self }
     }
 
     /// Moves on behind the row at hand.
@@ -67,7 +75,15 @@ impl Gather {
         if empty.is_empty() {
             return Ok(false);
         }
-        self.link.refill(&mut empty, &|| (cx.interrupt())())?;
+        let go_on = || (cx.interrupt())();
+        match &self.left_out {
+            None => self.link.refill(&mut empty, &go_on)?,
+            Some(left_out) => {
+                if self.link.refill_reachable(&mut empty, &go_on)? {
+                    left_out.store(true, Ordering::Relaxed);
+                }
+            }
+        }
         Ok(true)
     }
 }

@@ -34,6 +34,17 @@ pub fn opened(
     }
 }
 
+/// Whether somebody could not be reached, or not in time: the one kind of error that leaves a shard out.
+pub fn is_out_of_reach(error: &Error) -> bool {
+    matches!(
+        error.code(),
+        Code::HOST_UNREACHABLE
+            | Code::NETWORK_TIMEOUT
+            | Code::FAILED_TO_SATISFY_READ_PREFERENCE
+            | Code::MAX_TIME_MS_EXPIRED
+    )
+}
+
 fn is_stale(error: &Error) -> bool {
     matches!(error.code(), Code::STALE_CONFIG | Code::STALE_DB_VERSION)
 }

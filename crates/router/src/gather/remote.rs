@@ -88,6 +88,11 @@ impl Remote {
         self.cursor.id == 0
     }
 
+    /// Nothing more comes: its member cannot be reached.
+    pub fn give_up(&mut self) {
+        self.cursor.id = 0;
+    }
+
     /// Takes in the answer to a getMore.
     ///
     /// Errors: `ExceededMemoryLimit`.

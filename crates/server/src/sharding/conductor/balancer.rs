@@ -66,12 +66,19 @@ impl Conductor {
         let answering = self.ask_for_figures(&shards, &entries, watches, go_on);
         let began = Instant::now();
         let mut done = Done::default();
+        let is_there = |namespace: &str| entries.iter().any(|entry| entry.namespace() == namespace);
+        self.balancer.failed.lock().retain(|namespace, _| is_there(namespace));
         for entry in &entries {
             let watch = watches.entry(entry.uuid).or_default();
+            if watch.failed.is_none_or(|until| Instant::now() >= until) {
+                self.balancer.failed.lock().remove(entry.namespace());
+            }
             if let Err(error) = self.balance_one(entry, &shards, &answering, watch, &mut done, go_on) {
                 self.term()?;
                 tracing::info!(%error, namespace = entry.namespace(), "a collection could not be balanced");
                 watch.failed = Some(Instant::now() + FAILED);
+                let why = error.message().to_owned();
+                self.balancer.failed.lock().insert(entry.namespace().to_owned(), why);
                 done.failed = Some(error);
             }
         }

@@ -31,22 +31,20 @@ impl Remaining {
         self.chunks == 0 && self.collections.is_empty() && self.databases.is_empty()
     }
 
-    fn append_to(&self, reply: &mut DocBuf) {
+    fn append_to(&self, reply: &mut DocBuf, waits: &str) {
         let counts = doc! {
             "chunks": self.chunks, "dbs": self.databases.len() as i64,
             "collectionsToMove": self.collections.len() as i64, "jumboChunks": self.jumbo
         };
         reply.append("remaining", counts.as_raw());
-        self.append_to_move(reply);
+        self.append_to_move(reply, if self.chunks > 0 { waits } else { "" });
     }
 
-    /// What clients have to move by themselves. Most collections that are not sharded go with their database.
-    fn append_to_move(&self, reply: &mut DocBuf) {
+    /// What clients have to move by themselves, and what ranges wait for. Most collections that are not sharded go with their database.
+    fn append_to_move(&self, reply: &mut DocBuf, waits: &str) {
         let names = |list: &[String]| ArrayBuf::of(list.iter().map(String::as_str));
-        reply.append(
-            "note",
-            "you need to call moveCollection for collectionsToMove and afterwards movePrimary for the dbsToMove",
-        );
+        let note = "you need to call moveCollection for collectionsToMove and afterwards movePrimary for the dbsToMove";
+        reply.append("note", &format!("{note}{waits}"));
         reply.append("dbsToMove", Value::Array(names(&self.databases).as_raw()));
         reply.append("collectionsToMove", Value::Array(names(&self.collections).as_raw()));
     }
@@ -99,13 +97,13 @@ impl Conductor {
         if self.begin_draining(shard, go_on)? {
             let mut reply =
                 doc! { "msg": "draining started successfully", "state": "started", "shard": shard };
-            self.remaining(shard)?.append_to_move(&mut reply);
+            self.remaining(shard)?.append_to_move(&mut reply, "");
             return Ok(reply);
         }
         let remaining = self.remaining(shard)?;
         if !remaining.is_empty() {
             let mut reply = doc! { "msg": "draining ongoing", "state": "ongoing" };
-            remaining.append_to(&mut reply);
+            remaining.append_to(&mut reply, &self.what_ranges_wait_for());
             return Ok(reply);
         }
         if let Some(reply) = leave()? {
@@ -160,7 +158,7 @@ impl Conductor {
             doc! { "msg": "draining ongoing", "state": "ongoing", "shard": shard.as_str() }
         };
         if !remaining.is_empty() {
-            remaining.append_to(&mut reply);
+            remaining.append_to(&mut reply, &self.what_ranges_wait_for());
         }
         Ok(reply)
     }
@@ -188,6 +186,12 @@ impl Conductor {
             bail!(Code::ILLEGAL_OPERATION, "Shard {shard} is not currently draining");
         }
         Ok(())
+    }
+
+    /// Why ranges stay where they are, as the balancer has found it.
+    fn what_ranges_wait_for(&self) -> String {
+        let failed = self.balancer.failed.lock();
+        failed.iter().map(|(namespace, why)| format!("; ranges of {namespace} wait: {why}")).collect()
     }
 
     /// Whether the shard is being drained from now on, and was not before.

@@ -99,9 +99,10 @@ impl Conductor {
         range: impl Fn(&Chunks) -> Result<(Key, Key)>,
     ) -> Result<()> {
         let turn = self.turn(db_of(namespace), go_on)?;
-        if self.get("config.shards", Value::String(to))?.is_none() {
+        let Some(shard) = self.get("config.shards", Value::String(to))? else {
             bail!(Code::SHARD_NOT_FOUND, "Could not move the range to shard {to}: Shard {to} not found");
-        }
+        };
+        let is_draining = shard.as_raw().get("draining").is_some_and(|draining| draining.truthy());
         let chunks = self.change(go_on, |change| Chunks::read(change, namespace))?;
         if !permits_migrations(chunks.entry.document.as_raw()) {
             bail!(
@@ -113,6 +114,9 @@ impl Conductor {
         let from = chunks.table.owner(&min).clone();
         if from.as_str() == to {
             return Ok(());
+        }
+        if is_draining {
+            bail!(Code::SHARD_NOT_FOUND, "Could not move the range to shard {to}: Shard {to} is draining");
         }
         // What is wrong with it is said before anything is done.
         chunks.table.move_range(&min, &max, &ShardId::new(to), self.now().into())?;

@@ -1,6 +1,6 @@
 //! The balancer's rounds, of which one at a time is under way.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::Duration;
 
@@ -20,6 +20,8 @@ pub(super) struct Balancer {
     rounds: AtomicI64,
     /// Collections for which nothing was to be done when their shards had so many bytes.
     pub settled: Mutex<HashMap<[u8; 16], u64>>,
+    /// Why collections could not be balanced the last time, by their names.
+    pub failed: Mutex<BTreeMap<String, String>>,
     /// Why the settings could not be read, once it was told.
     pub refused: Mutex<Option<String>>,
 }

@@ -56,7 +56,12 @@ impl Conductor {
     pub fn balancer_status(&self, args: &mut Args<'_>, _: Interrupt<'_>) -> Result<DocBuf> {
         args.own_value();
         args.finish()?;
-        let is_on = self.balancer_settings().is_ok_and(|settings| settings.on);
+        let is_on = match self.balancer_settings() {
+            Ok(settings) => settings.on,
+            // By what cannot be read nothing is moved.
+            Err(error) if matches!(error.code(), Code::BAD_VALUE | Code::TYPE_MISMATCH) => false,
+            Err(error) => return Err(error),
+        };
         let mode = if is_on { "full" } else { "off" };
         let (is_in_round, rounds) = self.balancer.status();
         Ok(doc! {

@@ -1,0 +1,111 @@
+"""Shards that cannot be reached: what is answered without them, how soon, and what is refused of one that is about to leave."""
+
+import os
+import signal
+import time
+
+from pymongo.errors import OperationFailure, PyMongoError
+
+from checks import alone, refused
+from cluster import eventually
+from scenarios import spread_evenly
+
+
+def within(seconds, run):
+    began = time.monotonic()
+    ran = run()
+    took = time.monotonic() - began
+    assert took < seconds, f"{took:.1f} s"
+    return ran
+
+
+@alone(shards=2, members=1, routers=1)
+def partial_results_in_time(cluster):
+    """With allowPartialResults a shard that says nothing, or is gone, is left out when the time is over, and before."""
+    with cluster.client(0) as client:
+        spread_evenly(client, "partial.plants")
+        client.admin.command("enableSharding", "whole", primaryShard="shard1")
+        client.whole.plants.insert_one({"_id": 1})
+        db = client.partial
+
+        def find(**more):
+            return db.command("find", "plants", allowPartialResults=True, **more)["cursor"]
+
+        assert "partialResultsReturned" not in find(maxTimeMS=5000)
+        opened = find(batchSize=2)
+        shard = cluster.shards[1].servers[0]
+        os.kill(shard.process.pid, signal.SIGSTOP)
+        try:
+            cursor = within(3, lambda: find(maxTimeMS=2000))
+            assert cursor["partialResultsReturned"] is True and cursor["id"] == 0, cursor
+            assert sorted(plant["k"] for plant in cursor["firstBatch"]) == list(range(50))
+            # The flag stays with the cursor.
+            cursor = find(maxTimeMS=1500, batchSize=10, sort={"k": 1})
+            more = db.command("getMore", cursor["id"], collection="plants")["cursor"]
+            assert more["partialResultsReturned"] is True and len(more["nextBatch"]) == 40, more
+            # None of the shards that have something answers.
+            cursor = within(2, lambda: find(filter={"k": 70}, maxTimeMS=1000))
+            assert cursor["firstBatch"] == [] and cursor["partialResultsReturned"] is True, cursor
+            cursor = client.whole.command("find", "plants", allowPartialResults=True, maxTimeMS=1000)["cursor"]
+            assert cursor["firstBatch"] == [] and cursor["partialResultsReturned"] is True, cursor
+            refused(50, lambda: db.command("find", "plants", maxTimeMS=1000))
+            # What it has answered wrongly is an error all the same.
+            refused(2, lambda: find(filter={"k": {"$what": 1}}, maxTimeMS=1000))
+        finally:
+            os.kill(shard.process.pid, signal.SIGCONT)
+        eventually(lambda: "partialResultsReturned" not in find(maxTimeMS=5000), "the shard answers again")
+        opened = find(batchSize=2)
+        shard.kill()
+        # An open cursor goes on with the others' documents.
+        seen, cursor = len(opened["firstBatch"]), opened
+        while cursor["id"]:
+            cursor = db.command("getMore", cursor["id"], collection="plants")["cursor"]
+            seen += len(cursor["nextBatch"])
+        assert cursor["partialResultsReturned"] is True and seen in range(50, 100), (seen, cursor)
+        # Who looks how the cluster does is told soon.
+        began = time.monotonic()
+        try:
+            list(client.admin.aggregate([{"$shardedDataDistribution": {}}]))
+            raise AssertionError("a shard is missing")
+        except PyMongoError as error:
+            assert error.code == 133, error
+        assert time.monotonic() - began < 6
+
+
+@alone(shards=2, members=1, routers=1)
+def shards_that_are_drained_take_nothing(cluster):
+    with cluster.client(0) as client:
+        spread_evenly(client, "drained.plants")
+        client.admin.command("removeShard", "shard1")
+        # As in MongoDB: it is in the cluster, and stays as it is.
+        assert client.admin.command("addShard", cluster.address(cluster.shards[1]))["shardAdded"] == "shard1"
+        assert client.config.shards.find_one({"_id": "shard1"})["draining"] is True
+        for command in (
+            {"moveChunk": "drained.plants", "find": {"k": 1}, "to": "shard1"},
+            {"moveRange": "drained.plants", "min": {"k": 1}, "toShard": "shard1"},
+            {"movePrimary": "drained", "to": "shard1"},
+        ):
+            refused(70, lambda: client.admin.command(command))
+        # What is there already stays there.
+        client.admin.command({"moveChunk": "drained.plants", "find": {"k": 70}, "to": "shard1"})
+        wrong = cluster.address(cluster.shards[0]).replace("shard0/", "other/")
+        error = within(3, lambda: refused(96, lambda: client.admin.command("addShard", wrong)))
+        assert "does not match the actual set name shard0" in str(error), error
+
+
+@alone(shards=2, members=1, routers=1, balances=True)
+def a_drained_shard_tells_what_its_ranges_wait_for(cluster):
+    """A range that a shard has given away cannot come back before its documents are removed there: `removeShard` says so."""
+    with cluster.client(0) as client:
+        spread_evenly(client, "waiting.plants")
+        client.admin.command("removeShard", "shard1")
+
+        def note():
+            status = client.admin.command("removeShard", "shard1")
+            assert status["remaining"]["chunks"] == 1, status
+            return "waiting.plants" in status["note"] and "orphanCleanupDelaySecs" in status["note"]
+
+        eventually(note, "the note says why")
+        with cluster.shards[0].direct(0) as shard:
+            shard.admin.command({"setParameter": 1, "orphanCleanupDelaySecs": 0})
+        eventually(lambda: client.admin.command("removeShard", "shard1")["state"] == "completed", "it is removed")

@@ -8,6 +8,7 @@ use sheaf_errors::{Code, Result};
 use sheaf_front::reply::Reply;
 use sheaf_front::sampling::TOLD_DIFFS;
 use sheaf_server::commands::crud::change_stream;
+use sheaf_server::query_settings::FIELD;
 
 use crate::addressed::{Addressed, ShardVersion, on_the_way};
 use crate::cursor::RouterCursor;
@@ -119,6 +120,9 @@ pub fn command(
         }
         add(out);
         to.append_versions(out);
+        if let Some(settings) = op.settings.borrow().as_ref().filter(|_| to.version.is_some()) {
+            out.append(FIELD, settings.as_raw());
+        }
         if let Some(transaction) = &*transaction {
             transaction.append_start(to.target.name(), out);
         }

@@ -23,6 +23,7 @@ mod mongos;
 mod op;
 mod open_times;
 mod out;
+mod parameters;
 mod partial;
 mod route;
 mod router;

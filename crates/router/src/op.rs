@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::MutexGuard;
-use sheaf_bson::{RawDoc, Timestamp, Value};
+use sheaf_bson::{DocBuf, RawDoc, Timestamp, Value};
 use sheaf_cluster::{Asker, Preference};
 use sheaf_errors::{Code, Error, Result};
 use sheaf_front::command::Access;
@@ -34,6 +34,8 @@ pub struct Operation<'a> {
     pub own: RefCell<Option<Own>>,
     /// The attempt at the statement that is under way, where more than one shard may execute that.
     pub attempt: Cell<Option<u128>>,
+    /// What was set for queries of its shape, which its shards obey.
+    pub settings: RefCell<Option<DocBuf>>,
     /// Instead of an answer: wait, and run the same request again.
     pub parked: RefCell<Option<Parked>>,
     /// The time as of which shards are read, outside a transaction.
@@ -59,6 +61,7 @@ impl<'a> Operation<'a> {
             transaction: RefCell::new(None),
             own: RefCell::new(None),
             attempt: Cell::new(None),
+            settings: RefCell::new(None),
             parked: RefCell::new(None),
             read_at: Cell::new(None),
             time: Cell::new(0),

@@ -5,12 +5,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use sheaf_bson::{ClusterTime, Timestamp, Value, doc};
+use parking_lot::Mutex;
+use sheaf_bson::{ClusterTime, DocBuf, Timestamp, Value, doc};
 use sheaf_cluster::{Clock, Directory, GoOn, LOCAL_THRESHOLD, ReplicaSet, SetAddress};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_front::cursors::Cursors;
 use sheaf_front::front::{Front, new_object_id};
 use sheaf_front::session::Sessions;
+use sheaf_server::query_settings::KnownSettings;
 
 use crate::accounts::KnownAccounts;
 use crate::commit::Settled;
@@ -50,6 +52,10 @@ pub struct Router {
     pub(crate) abandoned: Arc<Abandoned>,
     /// How often a shard has said that this router's view is out of date.
     pub(crate) stale_config: AtomicU64,
+    /// What was set for queries of a shape, as the config servers had it last.
+    pub(crate) query_settings: KnownSettings,
+    /// The parameters of the cluster that all shards have been told of.
+    pub(crate) parameters_kept: Mutex<Vec<DocBuf>>,
     /// `--localThreshold`, in milliseconds.
     local_threshold: AtomicU64,
 }
@@ -84,6 +90,8 @@ impl Router {
             finishing: AtomicUsize::new(0),
             abandoned: Arc::default(),
             stale_config: AtomicU64::new(0),
+            query_settings: KnownSettings::default(),
+            parameters_kept: Mutex::default(),
             local_threshold: AtomicU64::new(LOCAL_THRESHOLD.as_millis() as u64),
             front,
         })
@@ -175,7 +183,8 @@ impl Router {
             }
         };
         let update = doc! { "q": { "_id": &self.host_and_port() }, "u": ping.as_raw(), "upsert": true };
-        self.directory.write(&doc! { "update": "mongos", "updates": [update.as_raw()] }, &go_on)
+        self.directory.write(&doc! { "update": "mongos", "updates": [update.as_raw()] }, &go_on)?;
+        self.take_over_parameters(None, &go_on)
     }
 
     pub(crate) fn clock_millis(&self) -> i64 {

@@ -53,7 +53,12 @@ impl Source<'_> {
             StatsSource::ListLocalSessions | StatsSource::ListSessions => {
                 Ok(self.sessions(spec, self.of_all(&flag)))
             }
-            StatsSource::QuerySettings | StatsSource::QueryStats => Ok(Vec::new()),
+            StatsSource::QuerySettings => {
+                let interrupt = cx.interrupt();
+                self.router.take_over_parameters(None, &|| interrupt())?;
+                Ok(self.router.query_settings.list(flag("showDebugQueryShape")))
+            }
+            StatsSource::QueryStats => Ok(Vec::new()),
             StatsSource::ListSampledQueries => self.samples(spec, cx),
             StatsSource::ShardedDataDistribution => self.distribution(cx),
             StatsSource::ListClusterCatalog => self.catalog(namespace, spec, cx),

@@ -7,14 +7,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::RwLock;
 use sheaf_bson::{DocBuf, RawDoc, Value};
-use sheaf_errors::Result;
+use sheaf_errors::{Code, Result, bail};
 use sheaf_exec::plan::settings::Settings;
 use sheaf_exec::plan::shape::{Constants, QueryShape};
+use sheaf_front::front::Front;
 
 /// The parameter of the cluster that holds all settings.
 pub const PARAMETER: &str = "querySettings";
 /// The field with a document for each shape.
 pub const ENTRIES: &str = "settingsArray";
+/// The field by which a router tells shards what was set for the query that it was asked.
+pub const FIELD: &str = "querySettings";
 
 /// What was set for one shape.
 #[derive(Debug)]
@@ -78,6 +81,31 @@ impl KnownSettings {
         self.known.read().by_hash.get(hash).map(|known| known.settings.clone())
     }
 
+    /// What was set for queries of a command's shape, of a database that clients fill; `explains`: it is only explained.
+    ///
+    /// Errors: `QueryRejectedBySettings`.
+    pub fn obeyed(
+        &self,
+        front: &Front,
+        db: &str,
+        command: RawDoc<'_>,
+        explains: bool,
+    ) -> Result<Option<Arc<Settings>>> {
+        if !self.any() || matches!(db, "admin" | "config" | "local") {
+            return Ok(None);
+        }
+        let Some(shape) = QueryShape::of(db, command) else { return Ok(None) };
+        let Some(settings) = self.of(&shape.hash()) else { return Ok(None) };
+        let explained = explains || command.get("explain").is_some_and(|flag| flag.truthy());
+        if settings.rejects() && !explained && !is_exempt(command) {
+            if let Some(count) = front.command_counts.get(shape.command_name()) {
+                count.rejected.add(1);
+            }
+            bail!(Code::QUERY_REJECTED_BY_SETTINGS, "Query rejected by admin query settings");
+        }
+        Ok(Some(settings))
+    }
+
     /// The documents of `$querySettings`.
     pub fn list(&self, with_shape: bool) -> Vec<DocBuf> {
         let known = self.known.read();
@@ -94,6 +122,23 @@ impl KnownSettings {
         });
         shown.collect()
     }
+}
+
+/// Whether the pipeline shows what the server does, which is never refused.
+fn is_exempt(command: RawDoc<'_>) -> bool {
+    let first =
+        command.get("pipeline").and_then(|list| list.as_array()?.values().next()?.as_doc()?.iter().next());
+    first.is_some_and(|stage| {
+        matches!(
+            stage.key(),
+            "$currentOp"
+                | "$listLocalSessions"
+                | "$listSessions"
+                | "$querySettings"
+                | "$queryStats"
+                | "$planCacheStats"
+        )
+    })
 }
 
 /// The entries of the kept document but for that of this shape.

@@ -25,6 +25,7 @@ use crate::gather::{Gather, Order};
 use crate::merged::{First, first_batch, link, open};
 use crate::op::Operation;
 use crate::out::with_merge_fields;
+use crate::parameters::obey_settings;
 use crate::route::not_over_shards;
 use crate::route::{Route, until_fresh};
 use crate::sampling::Named;
@@ -34,6 +35,7 @@ use crate::view::{command, resolved, view_named};
 
 /// `{aggregate: "plants", pipeline: [...], cursor: {}}`.
 pub fn run<'a>(_: &mut Args<'a>, op: &Operation<'a>) -> Result<Reply> {
+    obey_settings(op, op.body())?;
     let Some(stages) = op.body().get("pipeline").and_then(|pipeline| pipeline.as_array()) else {
         return forward::to_database(op, false);
     };

@@ -15,10 +15,12 @@ use crate::addressed::{Addressed, Placed};
 use crate::collation::collator_of;
 use crate::forward::{self, Body};
 use crate::op::Operation;
+use crate::parameters::obey_settings;
 use crate::route::until_fresh;
 
 /// `{distinct: "plants", key: "family", query: {...}}`.
 pub fn run<'a>(_: &mut Args<'a>, op: &Operation<'a>) -> Result<Reply> {
+    obey_settings(op, op.body())?;
     let named = op.body().iter().next().and_then(|first| first.value().as_str());
     let Some(collection) = named.filter(|name| !name.is_empty()) else {
         return forward::to_database(op, false);

@@ -11,6 +11,7 @@ use super::find::owners_of;
 use crate::addressed::{Addressed, Placed};
 use crate::forward::{self, Body};
 use crate::op::Operation;
+use crate::parameters::obey_settings;
 use crate::route::until_fresh;
 
 /// `{explain: {find: "plants", ...}, verbosity: "executionStats"}`. The shape is the manual's ("Explain Results", sharded
@@ -22,6 +23,7 @@ pub fn run<'a>(_: &mut Args<'a>, op: &Operation<'a>) -> Result<Reply> {
     let Some(collection) = named.value().as_str().filter(|name| !name.is_empty()) else {
         return forward::to_database(op, false);
     };
+    obey_settings(op, explained)?;
     let stages = explained.get("pipeline").and_then(|stages| stages.as_array());
     until_fresh(op, op.db(), collection, false, |placed| {
         if let Some(stages) = stages.filter(|_| named.key() == "aggregate") {

@@ -23,6 +23,7 @@ use crate::forward::{self, Body};
 use crate::gather::{Gather, Order};
 use crate::merged::{First, first_batch, link, open};
 use crate::op::Operation;
+use crate::parameters::obey_settings;
 use crate::partial::{self, open_reachable};
 use crate::route::until_fresh;
 use crate::targeting;
@@ -32,6 +33,7 @@ const SORT_KEY: &str = "\u{1}sortKey";
 
 /// `{find: "plants", filter: {...}, ...}`.
 pub fn run<'a>(_: &mut Args<'a>, op: &Operation<'a>) -> Result<Reply> {
+    obey_settings(op, op.body())?;
     let named = op.body().iter().next().and_then(|first| first.value().as_str());
     let Some(collection) = named.filter(|name| !name.is_empty()) else {
         return forward::to_database(op, false);

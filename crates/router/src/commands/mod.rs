@@ -45,6 +45,7 @@ use sheaf_front::reply::Reply;
 use crate::addressed::Placed;
 use crate::forward;
 use crate::op::Operation;
+use crate::parameters;
 pub use crate::route::not_over_shards;
 use crate::route::until_fresh;
 
@@ -143,6 +144,9 @@ const HERE: &[(&str, RunOnRouter)] = &[
     ("profile", profile::run),
     ("serverStatus", server_status::run),
     ("refreshSessions", sessions::refresh),
+    ("setClusterParameter", parameters::change),
+    ("setQuerySettings", parameters::change),
+    ("removeQuerySettings", parameters::change),
 ];
 
 /// All commands of a router.

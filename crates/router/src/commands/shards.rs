@@ -118,6 +118,7 @@ impl AddShard<'_> {
         };
         op.router.directory.write(&doc! { "insert": "shards", "documents": [shard.as_raw()] }, &go_on)?;
         op.router.directory.forget();
+        op.router.tell_parameters(&op.router.directory.shard(name, &go_on)?, &go_on)?;
         Ok(Reply::ok().with("shardAdded", name))
     }
 

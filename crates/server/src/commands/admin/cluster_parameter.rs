@@ -99,6 +99,28 @@ pub fn keep(op: &Operation<'_>, id: Value<'_>, document: RawDoc<'_>) -> Result<(
     })
 }
 
+/// Puts a document that the config servers keep among the parameters of this shard, unless what is there is as new, and has it hold.
+///
+/// Errors: those of writing.
+pub fn keep_newer(op: &Operation<'_>, document: RawDoc<'_>) -> Result<()> {
+    let id = document.get_or_missing("_id");
+    let time = |document: RawDoc<'_>| match document.get("clusterParameterTime") {
+        Some(Value::Timestamp(time)) => time,
+        _ => Timestamp(0),
+    };
+    with_writer(op, true, |w| {
+        let collection = collection_for_write(op, w, CLUSTER_PARAMETERS)?;
+        let key = collection.record_key(id)?;
+        match w.read_for_update(&collection, &key)? {
+            Some(old) if time(RawDoc::new(&old)) >= time(document) => Ok(()),
+            Some(old) => w.update(&collection, &key, RawDoc::new(&old), document, None),
+            None => w.insert(&collection, document),
+        }
+    })?;
+    parameters::refresh(op.node());
+    Ok(())
+}
+
 fn unknown<T>(name: &str) -> Result<T> {
     bail!(Code::NO_SUCH_KEY, "Unknown server parameter: {name}")
 }

@@ -14,7 +14,7 @@ mod query_analyzer;
 mod validate_metadata;
 mod write_block;
 
-pub use cluster_parameter::parameters;
+pub use cluster_parameter::{keep_newer, parameters};
 
 use crate::command::{Entry, RunOnMongod};
 use crate::op::Operation;

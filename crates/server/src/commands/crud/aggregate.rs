@@ -18,6 +18,7 @@ use crate::commands::ddl::names;
 use crate::concern::{ReadConcern, ReadLevel};
 use crate::forward;
 use crate::op::Operation;
+use crate::query_settings::FIELD;
 use crate::reply::Reply;
 
 /// `{aggregate: "users", pipeline: [...], cursor: {}}`, or `{aggregate: 1, ...}` without a collection.
@@ -59,6 +60,7 @@ impl<'a> Command<'a, Operation<'a>> for Aggregate<'a> {
     };
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {
+        args.ignore(&[FIELD]);
         Self::parse_as(args, false)
     }
 

@@ -23,6 +23,7 @@ use crate::args::Args;
 use crate::command::*;
 use crate::commands::ddl::names;
 use crate::op::Operation;
+use crate::query_settings::FIELD;
 use crate::reply::Reply;
 
 /// `{distinct: "users", key: "country", query: {...}}`
@@ -65,6 +66,7 @@ impl<'a> Command<'a, Operation<'a>> for Distinct<'a> {
             collation: args.optional("collation")?,
             uuid: args.optional("collectionUUID")?,
         };
+        args.ignore(&[FIELD]);
         if distinct.key.contains('\0') {
             bail!(31032, "Key field cannot contain an embedded null byte");
         }

@@ -29,6 +29,7 @@ use sheaf_rows::{Cx, Limits};
 use crate::args::Args;
 use crate::command::*;
 use crate::op::Operation;
+use crate::query_settings::FIELD;
 use crate::reply::Reply;
 
 /// `{explain: {find: ...}, verbosity: "queryPlanner"}`
@@ -71,6 +72,7 @@ impl<'a> Command<'a, Operation<'a>> for Explain<'a> {
                 ),
             },
         };
+        args.ignore(&[FIELD]);
         Ok(Explain { command, verbosity })
     }
 

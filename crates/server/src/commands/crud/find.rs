@@ -20,6 +20,7 @@ use crate::args::{Args, Loose, NonNegative};
 use crate::command::*;
 use crate::commands::ddl::names;
 use crate::op::Operation;
+use crate::query_settings::FIELD;
 use crate::reactor::LONG_BYTES;
 use crate::reply::Reply;
 use crate::sharding::Placed;
@@ -101,7 +102,7 @@ impl<'a> Command<'a, Operation<'a>> for Find<'a> {
         flag(args, "oplogReplay")?;
         flag(args, "allowPartialResults")?;
         flag(args, "readOnce")?;
-        args.ignore(&["term"]);
+        args.ignore(&["term", FIELD]);
         if find.await_data && !find.tailable {
             bail!(Code::FAILED_TO_PARSE, "Cannot set 'awaitData' without also setting 'tailable'");
         }

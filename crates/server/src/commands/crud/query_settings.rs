@@ -1,45 +1,30 @@
 //! How queries obey what was set for their shapes.
 
+use std::sync::Arc;
+
 use sheaf_bson::RawDoc;
-use sheaf_errors::{Code, Result, bail};
-use sheaf_exec::plan::shape::QueryShape;
+use sheaf_errors::{Result, bail};
+use sheaf_exec::plan::settings::Settings;
 
 use crate::op::Operation;
+use crate::query_settings::FIELD;
 
-/// Has the operation obey what was set for queries of the command's shape.
+/// Has the operation obey what was set for queries of the command's shape. A router that knows says it: what it asks of shards has
+/// another shape than what it was asked for.
 ///
-/// Errors: `QueryRejectedBySettings`.
+/// Errors: `QueryRejectedBySettings`; 40415, if a client says what only routers may.
 pub fn apply(op: &Operation<'_>, command: RawDoc<'_>) -> Result<()> {
-    let known = &op.node().query_settings;
-    if !known.any() || matches!(op.db(), "admin" | "config" | "local") {
+    if let Some(told) = op.body().get(FIELD) {
+        if op.generic.shard_version.is_none() {
+            bail!(40415, "BSON field '{}.{FIELD}' is an unknown field.", op.command.name);
+        }
+        op.settings.replace(told.as_doc().map(|told| Arc::new(Settings::read(told))));
         return Ok(());
     }
-    let Some(shape) = QueryShape::of(op.db(), command) else { return Ok(()) };
-    let Some(settings) = known.of(&shape.hash()) else { return Ok(()) };
-    let explained = op.command.name == "explain" || command.get("explain").is_some_and(|flag| flag.truthy());
-    if settings.rejects() && !explained && !is_exempt(command) {
-        if let Some(count) = op.node().front().command_counts.get(shape.command_name()) {
-            count.rejected.add(1);
-        }
-        bail!(Code::QUERY_REJECTED_BY_SETTINGS, "Query rejected by admin query settings");
+    let known = &op.node().query_settings;
+    if known.any() {
+        let explains = op.command.name == "explain";
+        op.settings.replace(known.obeyed(op.node().front(), op.db(), command, explains)?);
     }
-    op.settings.replace(Some(settings));
     Ok(())
-}
-
-/// Whether the pipeline shows what the server does, which is never refused.
-fn is_exempt(command: RawDoc<'_>) -> bool {
-    let first =
-        command.get("pipeline").and_then(|list| list.as_array()?.values().next()?.as_doc()?.iter().next());
-    first.is_some_and(|stage| {
-        matches!(
-            stage.key(),
-            "$currentOp"
-                | "$listLocalSessions"
-                | "$listSessions"
-                | "$querySettings"
-                | "$queryStats"
-                | "$planCacheStats"
-        )
-    })
 }

@@ -30,7 +30,7 @@ const fn spec(help: &'static str) -> Spec {
         test_only: false,
         concerns: Concerns::WRITE,
         privileges: Privileges::Needs(NEEDS),
-        spread: Spread::Refused,
+        spread: Spread::ConfigServers,
         counter: Counter::Command,
         threads: Threads::Data,
         ends_with_client: false,

@@ -22,7 +22,7 @@ use crate::sharding::room;
 use crate::sharding::statements;
 
 /// What is true of all of them.
-const fn spec(help: &'static str) -> Spec {
+pub(super) const fn spec(help: &'static str) -> Spec {
     Spec {
         aliases: &[],
         help,

@@ -4,6 +4,7 @@ mod decisions;
 mod hold;
 mod internal;
 mod moves;
+mod parameters;
 mod state;
 mod streams;
 mod transactions;
@@ -85,6 +86,7 @@ use decisions::DecideTransactions;
 use hold::HoldSnapshots;
 use internal::{ByConductor, ByRouter};
 use moves::OfMove;
+pub use parameters::SET_PARAMETERS;
 use streams::AdvanceStreams;
 use transactions::OfTransaction;
 
@@ -93,6 +95,7 @@ pub static COMMANDS: &[Entry<RunOnMongod>] = &[
     registered!(AdvanceStreams),
     registered!(DecideTransactions),
     registered!(HoldSnapshots),
+    registered!(parameters::SetParameters<'_>),
     registered!(state::CleanupOrphaned<'_>),
     registered!(state::GetShardVersion<'_>),
     registered!(state::ShardingState),

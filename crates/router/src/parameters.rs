@@ -1,0 +1,83 @@
+//! Parameters of the cluster, which the config servers keep: every shard gets them from the router by which they were set, and from others
+//! that notice; settings for queries are obeyed here, too.
+
+use sheaf_bson::{ArrayBuf, DocBuf, RawDoc, Timestamp, Value, doc};
+use sheaf_cluster::{GoOn, first_batch, for_client};
+use sheaf_errors::Result;
+use sheaf_front::args::Args;
+use sheaf_front::reply::Reply;
+use sheaf_server::commands::sharding::SET_PARAMETERS;
+use sheaf_server::query_settings::PARAMETER;
+
+use crate::forward;
+use crate::op::Operation;
+use crate::router::Router;
+
+/// `setClusterParameter`, `setQuerySettings`, `removeQuerySettings`: done by the config servers, then told to the shards.
+pub fn change<'a>(_: &mut Args<'a>, op: &Operation<'a>) -> Result<Reply> {
+    let reply = forward::to_config(op)?;
+    // What was written just now is read, though perhaps not yet by a majority.
+    let after = op.router.clock.now();
+    op.blocking(|| op.router.take_over_parameters(after, &|| op.check_interrupt())).map_err(for_client)?;
+    Ok(reply)
+}
+
+/// Has the operation obey what was set for queries of the command's shape.
+///
+/// Errors: `QueryRejectedBySettings`.
+pub fn obey_settings(op: &Operation<'_>, command: RawDoc<'_>) -> Result<()> {
+    let known = &op.router.query_settings;
+    if known.any() {
+        let explains = op.command.name == "explain";
+        let settings = known.obeyed(op.router.front(), op.db(), command, explains)?;
+        op.settings.replace(settings.map(|settings| DocBuf::from(settings.shown())));
+    }
+    Ok(())
+}
+
+impl Router {
+    /// Reads the parameters that the config servers keep, as of this time or a later one. If they have changed since, the shards are told and then this router obeys them.
+    ///
+    /// Errors: those of asking the config servers and the shards; then it is done the next time.
+    pub(crate) fn take_over_parameters(&self, after: Option<Timestamp>, go_on: GoOn<'_>) -> Result<()> {
+        // One at a time: what was read before must not come after.
+        let mut known = self.parameters_kept.lock();
+        let mut concern = doc! { "level": "majority" };
+        if let Some(after) = after {
+            concern.append("afterClusterTime", after);
+        }
+        let find = doc! { "find": "clusterParameters", "readConcern": concern.as_raw() };
+        let kept = first_batch(self.directory.run("config", &find, true, go_on)?.as_raw());
+        if *known == kept {
+            return Ok(());
+        }
+        for shard in self.directory.shards(go_on)? {
+            tell(self, &shard, &kept, go_on)?;
+        }
+        let is_settings =
+            |kept: &&DocBuf| kept.as_raw().get("_id").and_then(|id| id.as_str()) == Some(PARAMETER);
+        let settings = kept.iter().find(is_settings);
+        self.query_settings.refresh(|| Ok(settings.cloned().unwrap_or_default()))?;
+        *known = kept;
+        Ok(())
+    }
+
+    /// Tells a shard that comes to the cluster.
+    ///
+    /// Errors: as [`Router::take_over_parameters`].
+    pub(crate) fn tell_parameters(&self, set: &sheaf_cluster::Shard, go_on: GoOn<'_>) -> Result<()> {
+        let kept = self.directory.find("clusterParameters", &doc! {}, go_on)?;
+        tell(self, set, &kept, go_on)
+    }
+}
+
+fn tell(router: &Router, shard: &sheaf_cluster::Shard, kept: &[DocBuf], go_on: GoOn<'_>) -> Result<()> {
+    if kept.is_empty() || &*shard.name == sheaf_cluster::CONFIG_SHARD {
+        return Ok(());
+    }
+    let command = doc! {
+        (SET_PARAMETERS): 1, "parameters": Value::Array(ArrayBuf::of(kept).as_raw()),
+        "writeConcern": { "w": "majority" }
+    };
+    sheaf_cluster::run(&shard.set, &router.clock, "admin", &command, true, go_on).map(|_| ())
+}

@@ -128,6 +128,15 @@ impl Update {
         self.apply_in(doc, cx, false, arena)
     }
 
+    /// Whether a document is written even if its bytes stay the same: MongoDB compares a replacement as it came,
+    /// before `_id` is taken over from the document or put first.
+    fn rewrites(&self, insert: bool) -> bool {
+        match &self.0 {
+            Kind::Replacement(new) if !insert => new.as_raw().iter().next().is_none_or(|first| first.key() != "_id"),
+            _ => false,
+        }
+    }
+
     fn apply_in(
         &self,
         doc: RawDoc<'_>,
@@ -144,7 +153,9 @@ impl Update {
             Kind::Replacement(replacement) => Some(replace(doc, replacement.as_raw(), cx.timestamp)),
             Kind::Pipeline(pipeline) => Some(pipeline.apply(doc, arena)?),
         };
-        let Some(new) = new.filter(|new| new.as_slice() != doc.as_bytes()) else { return Ok(None) };
+        let Some(new) = new.filter(|new| self.rewrites(insert) || new.as_slice() != doc.as_bytes()) else {
+            return Ok(None);
+        };
         if new.len() > MAX_DOCUMENT_SIZE {
             bail!(17419, "Resulting document after update is larger than {MAX_DOCUMENT_SIZE}");
         }

@@ -132,7 +132,9 @@ impl Update {
     /// before `_id` is taken over from the document or put first.
     fn rewrites(&self, insert: bool) -> bool {
         match &self.0 {
-            Kind::Replacement(new) if !insert => new.as_raw().iter().next().is_none_or(|first| first.key() != "_id"),
+            Kind::Replacement(new) if !insert => {
+                new.as_raw().iter().next().is_none_or(|first| first.key() != "_id")
+            }
             _ => false,
         }
     }

@@ -13,6 +13,17 @@ pub(crate) fn prefixed(ident: u32, key: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(key);
 }
 
+/// A key with its prefix, on the stack unless it is long: reads come by the million.
+pub(crate) type FullKey = smallvec::SmallVec<[u8; 64]>;
+
+/// `[ident][key]`.
+pub(crate) fn full_key(ident: u32, key: &[u8]) -> FullKey {
+    let mut out = FullKey::with_capacity(PREFIX + key.len());
+    out.extend_from_slice(&ident.to_be_bytes());
+    out.extend_from_slice(key);
+    out
+}
+
 /// First bytes of everything under this number, and of what follows it.
 pub(crate) fn prefix_range(ident: u32) -> ([u8; PREFIX], [u8; PREFIX]) {
     (ident.to_be_bytes(), (ident + 1).to_be_bytes())

@@ -15,7 +15,7 @@ use crate::commit::majority::Found;
 use crate::core::Core;
 use crate::db::Cf;
 use crate::engine::Engine;
-use crate::keys::prefixed;
+use crate::keys::full_key;
 use crate::options::Interrupt;
 use crate::read::undecided::Past;
 use crate::read::view::{Doc, View};
@@ -44,8 +44,7 @@ impl Engine {
 
     /// One record of the newest state, without taking a snapshot: the fast path of a find by `_id`.
     pub fn get(&self, collection: &Collection, key: &[u8]) -> Result<Option<Doc<'_>>> {
-        let mut full = Vec::with_capacity(key.len() + 4);
-        prefixed(collection.ident, key, &mut full);
+        let full = full_key(collection.ident, key);
         Ok(self.core().base.db.get(Cf::Records, &full)?.map(Doc::pinned))
     }
 
@@ -53,8 +52,7 @@ impl Engine {
     pub fn get_decided(&self, collection: &Collection, key: &[u8]) -> Result<Option<Doc<'_>>> {
         let core = self.core();
         if core.commits.transactions().has_open() {
-            let mut full = Vec::with_capacity(key.len() + 4);
-            prefixed(collection.ident, key, &mut full);
+            let full = full_key(collection.ident, key);
             if let Some(past) = Past::new(None, core.commits.transactions().open(), &core.base.options.block)
             {
                 // Once it is decided the newest state has it.

@@ -10,7 +10,7 @@ use sheaf_errors::{Code, Result, bail};
 use crate::catalog::Collection;
 use crate::db::{Cf, IterCell};
 use crate::index::Index;
-use crate::keys::{EntryParts, PREFIX, entry_parts, prefix_range, prefixed};
+use crate::keys::{EntryParts, FullKey, PREFIX, entry_parts, full_key, prefix_range};
 use crate::read::overlay::Overlay;
 use crate::read::view::View;
 
@@ -58,9 +58,9 @@ struct Merged {
     cell: IterCell,
     cf: Cf,
     forward: bool,
-    lower: Vec<u8>,
+    lower: FullKey,
     /// Not included.
-    upper: Vec<u8>,
+    upper: FullKey,
     /// Where the RocksDB iterator stands on an entry.
     below: bool,
     own: Option<Own>,
@@ -77,10 +77,10 @@ struct Own {
 
 impl Merged {
     /// Waits for what is prepared between the bounds and not decided, where the view does.
-    fn open(view: &View, cf: Cf, lower: Vec<u8>, upper: Vec<u8>, direction: Direction) -> Result<Merged> {
+    fn open(view: &View, cf: Cf, lower: FullKey, upper: FullKey, direction: Direction) -> Result<Merged> {
         let mut options = view.at.snapshot.read_options();
-        options.set_iterate_lower_bound(lower.clone());
-        options.set_iterate_upper_bound(upper.clone());
+        options.set_iterate_lower_bound(&lower[..]);
+        options.set_iterate_upper_bound(&upper[..]);
         options.set_auto_readahead_size(true);
         let own = view.overlay.as_ref().filter(|overlay| {
             lower < upper
@@ -267,15 +267,15 @@ impl RecordCursor {
     ) -> Result<Self> {
         let (lower, upper) = prefix_range(collection.ident);
         let lower = match &range.lower {
-            Bound::Unbounded => lower.to_vec(),
-            Bound::Included(key) => full(collection.ident, key),
+            Bound::Unbounded => FullKey::from_slice(&lower),
+            Bound::Included(key) => full_key(collection.ident, key),
             // The next longer key is the first one above.
-            Bound::Excluded(key) => just_above(full(collection.ident, key)),
+            Bound::Excluded(key) => just_above(full_key(collection.ident, key)),
         };
         let upper = match &range.upper {
-            Bound::Unbounded => upper.to_vec(),
-            Bound::Included(key) => just_above(full(collection.ident, key)),
-            Bound::Excluded(key) => full(collection.ident, key),
+            Bound::Unbounded => FullKey::from_slice(&upper),
+            Bound::Included(key) => just_above(full_key(collection.ident, key)),
+            Bound::Excluded(key) => full_key(collection.ident, key),
         };
         let empty = lower >= upper;
         let merged = Merged::open(view, Cf::Records, lower, upper, direction)?;
@@ -325,7 +325,7 @@ impl RecordCursor {
 
     /// Moves to the first record at or after (in direction) `key`.
     pub fn seek(&mut self, key: &[u8]) -> Result<bool> {
-        let mut at = self.merged.lower[..PREFIX].to_vec();
+        let mut at = FullKey::from_slice(&self.merged.lower[..PREFIX]);
         at.extend_from_slice(key);
         let found = self.merged.seek(&at, false)?;
         self.next = if found { Next::Advance } else { Next::End };
@@ -377,20 +377,14 @@ impl RecordCursor {
                     key.first_chunk::<8>().map_or(0, |bytes| u64::from_be_bytes(*bytes))
                 );
             }
-            cursor.next = Next::After(full(collection.ident, key));
+            cursor.next = Next::After(full_key(collection.ident, key).into_vec());
         }
         Ok(cursor)
     }
 }
 
-fn full(ident: u32, key: &[u8]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(key.len() + PREFIX + 1);
-    prefixed(ident, key, &mut out);
-    out
-}
-
 /// The smallest key above `key`.
-fn just_above(mut key: Vec<u8>) -> Vec<u8> {
+fn just_above(mut key: FullKey) -> FullKey {
     key.push(0);
     key
 }
@@ -416,11 +410,11 @@ impl IndexCursor {
         last: Option<&[u8]>,
     ) -> Result<Self> {
         let (lower, upper) = prefix_range(index.ident);
-        let (mut lower, mut upper) = (lower.to_vec(), upper.to_vec());
+        let (mut lower, mut upper) = (FullKey::from_slice(&lower), FullKey::from_slice(&upper));
         match (last, direction) {
             (None, _) => {}
             (Some(last), Direction::Forward) => {
-                upper = after_prefix(&[&lower[..PREFIX], last].concat()).unwrap_or(upper);
+                upper = after_prefix(&full_key(index.ident, last)).map_or(upper, FullKey::from_vec);
             }
             (Some(last), Direction::Backward) => lower.extend_from_slice(last),
         }
@@ -431,14 +425,13 @@ impl IndexCursor {
     /// Moves to the first entry in direction from the cut: forward the first after it, backward the last before it.
     pub fn seek(&mut self, cut: Cut<'_>) -> Result<bool> {
         let prefix = &self.merged.lower[..PREFIX];
-        let at = match cut {
-            Cut::Before(key) => [prefix, key].concat(),
-            Cut::After(key) => {
-                let key = [prefix, key].concat();
-                // All-0xFF prefixes have nothing behind them; numbers are never that high.
-                after_prefix(&key).unwrap_or(key)
-            }
-        };
+        let mut at = FullKey::from_slice(prefix);
+        let (Cut::Before(key) | Cut::After(key)) = cut;
+        at.extend_from_slice(key);
+        // All-0xFF prefixes have nothing behind them; numbers are never that high.
+        if let (Cut::After(_), Some(after)) = (cut, after_prefix(&at)) {
+            at = FullKey::from_vec(after);
+        }
         // Going forward the cut's key itself is behind the cut, going backward it is not before it.
         let exclusive = !self.merged.forward;
         let found = self.merged.seek(&at, exclusive)?;
@@ -501,7 +494,7 @@ impl IndexCursor {
     pub fn restore(view: &View, index: &Index, direction: Direction, position: &Position) -> Result<Self> {
         let mut cursor = IndexCursor::open(view, index, direction)?;
         if let Some(key) = &position.key {
-            cursor.next = Next::After(full(index.ident, key));
+            cursor.next = Next::After(full_key(index.ident, key).into_vec());
         }
         Ok(cursor)
     }

@@ -9,7 +9,7 @@ use sheaf_errors::Result;
 
 use crate::catalog::{Catalog, Collection};
 use crate::db::{Cf, SnapshotCell};
-use crate::keys::{prefix_range, prefixed};
+use crate::keys::{full_key, prefix_range};
 use crate::plans::ChosenPlans;
 use crate::read::overlay::Overlay;
 use crate::read::published::Published;
@@ -96,9 +96,7 @@ impl View {
 
     /// One record.
     pub fn get(&self, collection: &Collection, key: &[u8]) -> Result<Option<Doc<'_>>> {
-        let mut full = Vec::with_capacity(key.len() + 4);
-        prefixed(collection.ident, key, &mut full);
-        self.get_full(Cf::Records, &full)
+        self.get_full(Cf::Records, &full_key(collection.ident, key))
     }
 
     /// By a key with its prefix.

@@ -19,7 +19,7 @@ use crate::critical::must;
 use crate::db::Cf;
 use crate::db::sink::BatchSink;
 use crate::definitions::command::{Command, create_command};
-use crate::keys::{prefixed, put_id_key};
+use crate::keys::{full_key, put_id_key};
 use crate::locks::{Hold, LockKey, Locked, Owner, Pass};
 use crate::oplog::{self, Statement, TransactionKey, TransactionRecord};
 use crate::options::{Interrupt, OpTime};
@@ -546,8 +546,7 @@ impl Write for Transaction {
     fn read_for_update(&mut self, collection: &Arc<Collection>, key: &[u8]) -> Result<Option<Vec<u8>>> {
         let lock = record_lock(self.core.commits.locks(), collection, key);
         self.lock_all(&[lock])?;
-        let mut full = Vec::with_capacity(key.len() + 4);
-        prefixed(collection.ident, key, &mut full);
+        let full = full_key(collection.ident, key);
         self.check_unchanged(&full)?;
         Ok(self.view.get_full(Cf::Records, &full)?.map(|doc| doc.to_vec()))
     }

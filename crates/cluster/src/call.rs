@@ -16,7 +16,7 @@ use crate::set::{ReplicaSet, SELECTION};
 /// How long a member may take to accept a connection.
 const CONNECT: Duration = Duration::from_secs(5);
 
-/// After so long it is tried anew, by who still should.
+/// After so long it is tried anew, by who still should; then for twice as long.
 const CONNECT_TURN: Duration = Duration::from_millis(1500);
 
 /// How long one write may make no progress.
@@ -286,6 +286,8 @@ fn open(
                 if error.kind() == io::ErrorKind::TimedOut && began.elapsed() < CONNECT =>
             {
                 goes_on()?;
+                // Or it is slow: what TLS needs at the beginning may take longer than the first turn.
+                to.connect_timeout *= 2;
             }
             Err(error) => return Err(error),
         }

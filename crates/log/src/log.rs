@@ -93,6 +93,8 @@ const ROOM_BYTES: u64 = 1 << 20;
 const ROOM_BYTES_MIN: u64 = 32 << 10;
 /// Disk space is reserved in pieces of this size where it is to be had.
 const RESERVED_BYTES: u64 = 1 << 20;
+/// So much of it is kept for entries that free what others hold.
+const KEPT_BYTES: u64 = 512 << 10;
 /// Who appends more than this between two syncs has its syncs last long anyway.
 const SMALL_SYNC_BYTES: u64 = 128 << 10;
 
@@ -264,13 +266,14 @@ impl Log {
     }
 
     /// Reserves disk space for an entry with a payload of this size, so that appending it cannot fail for want of that: for who cannot take
-    /// an entry back. File systems that reserve nothing leave that to the append.
+    /// an entry back. File systems that reserve nothing leave that to the append. Behind it [`KEPT_BYTES`] stay reserved, unless it may have
+    /// the `last` of the space.
     ///
     /// Errors: the disk is full; nothing has changed then.
-    pub fn reserve(&self, payload: usize) -> Result<()> {
+    pub fn reserve(&self, payload: usize, last: bool) -> Result<()> {
         let size = (HEADER_LEN + payload) as u64;
         let mut writer = self.writer_for(size)?;
-        let end = writer.offset + size;
+        let end = writer.offset + size + if last { 0 } else { KEPT_BYTES };
         let from = writer.offset.max(writer.zeroed).max(writer.reserved);
         if end <= from {
             return Ok(());

@@ -543,6 +543,32 @@ fn an_entry_is_found_without_reading_all_before_it() {
     }
 }
 
+/// What may have the last of the space finds some, whatever else was reserved before.
+#[test]
+fn some_space_is_kept_for_what_frees() {
+    use std::os::unix::fs::MetadataExt;
+
+    let dir = tempfile::tempdir().unwrap();
+    let (log, _) =
+        Log::open(Options { segment_bytes: 1 << 20, ..options(dir.path()) }, OpTime::default()).unwrap();
+    let blocks = || segment_files(dir.path()).last().map(|file| fs::metadata(file).unwrap().blocks() * 512);
+    // To the segment's end, and into the next one.
+    for time in 1..16 {
+        log.reserve(100 << 10, false).unwrap();
+        log.append(1, time, &[&vec![7; 100 << 10]]).unwrap();
+        let length = fs::metadata(segment_files(dir.path()).last().unwrap()).unwrap().len();
+        let reserved = blocks().unwrap();
+        if time == 1 && reserved < length + (64 << 10) {
+            // This file system reserves nothing.
+            return;
+        }
+        assert!(reserved >= length + (500 << 10), "{time}: {length} {reserved}");
+    }
+    let reserved = blocks();
+    log.reserve(100 << 10, true).unwrap();
+    assert_eq!(blocks(), reserved, "it takes what was kept");
+}
+
 #[test]
 fn what_is_reserved_is_on_the_disk_and_no_part_of_the_log() {
     use std::os::unix::fs::MetadataExt;
@@ -553,14 +579,14 @@ fn what_is_reserved_is_on_the_disk_and_no_part_of_the_log() {
     log.append(1, 10, &[b"first"]).unwrap();
     let file = || fs::metadata(&segment_files(dir.path())[0]).unwrap();
     let length = file().len();
-    log.reserve(3 << 20).unwrap();
+    log.reserve(3 << 20, true).unwrap();
     assert_eq!(file().len(), length);
     // Not every file system reserves.
     let reserved = file().blocks() * 512;
     log.append(1, 20, &[&vec![7; 3 << 20]]).unwrap();
     assert!(reserved == 0 || reserved < 3 << 20 || file().blocks() * 512 <= reserved + (64 << 10));
     // What goes into the next segment is reserved there.
-    log.reserve(2 << 20).unwrap();
+    log.reserve(2 << 20, true).unwrap();
     assert_eq!(segment_files(dir.path()).len(), 2);
     drop(log);
     let (log, recovered) = Log::open(options, OpTime::default()).unwrap();

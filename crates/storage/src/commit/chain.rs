@@ -171,7 +171,7 @@ impl Core {
         doc: &mut [u8],
         progress: &mut Progress,
     ) -> Result<u64> {
-        self.reserve_alone(sequencer, doc.len())?;
+        self.reserve_alone(sequencer, doc.len(), false)?;
         let mut broken = false;
         let seq = sequencer.propose(&mut |term, after| {
             broken = progress.previous.is_some_and(|(before, _)| before != term);

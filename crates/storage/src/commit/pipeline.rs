@@ -25,6 +25,12 @@ const LOOK_UP: Duration = Duration::from_millis(5);
 /// A group does not grow above this; a unit that is larger is alone in its entry.
 const GROUP_BYTES: usize = 16 << 20;
 
+/// Whether only some of a group free what others hold.
+fn is_mixed(group: &[Prepared]) -> bool {
+    let frees = group.iter().filter(|unit| unit.frees()).count();
+    frees > 0 && frees < group.len()
+}
+
 impl Core {
     /// Commits one unit; returns when it is in the log (not yet synced), applied and visible.
     ///
@@ -36,7 +42,7 @@ impl Core {
                 format!("a commit of {bytes} bytes is larger than the log's largest entry, {UNIT_BYTES_MAX}");
             return Err(Error::new(Code::TRANSACTION_TOO_LARGE, text));
         }
-        self.wait_for_room()?;
+        self.wait_for_room(prepared.frees())?;
         self.wait_for_followers()?;
         // From here on it is done, and others' units with it: nobody's time is over before it is applied.
         let _shield = sheaf_meter::shield();
@@ -94,6 +100,9 @@ impl Core {
                     }
                     done
                 }
+                Err(error) if error.code() == Code::OUT_OF_DISK_SPACE && is_mixed(&group) => {
+                    self.commit_what_frees(group, &error)
+                }
                 Err(error) => group.iter().map(|_| Err(error.clone())).collect(),
             };
         }
@@ -101,6 +110,19 @@ impl Core {
             Ok(times) => group.into_iter().zip(times).map(|(unit, at)| self.apply(unit, at)).collect(),
             Err(error) => group.iter().map(|_| Err(error.clone())).collect(),
         }
+    }
+
+    /// Of a group that finds no room, and of which nothing was proposed, those go that may have what was kept for them.
+    fn commit_what_frees(&self, group: Vec<Prepared>, full: &Error) -> Vec<Result<OpTime>> {
+        let frees: Vec<bool> = group.iter().map(Prepared::frees).collect();
+        let mut done = self.commit_group(group.into_iter().filter(Prepared::frees).collect()).into_iter();
+        let mut result = |frees| match frees {
+            true => {
+                done.next().unwrap_or_else(|| impossible!("a unit that frees was committed without a result"))
+            }
+            false => Err(full.clone()),
+        };
+        frees.into_iter().map(&mut result).collect()
     }
 
     /// Holds a commit back a little where the set is far behind.

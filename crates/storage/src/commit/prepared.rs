@@ -92,3 +92,10 @@ pub(crate) struct Prepared {
     /// What it says about a transaction over shards.
     pub step: Option<Box<Step>>,
 }
+
+impl Prepared {
+    /// Whether it must not be refused for want of room: see [`Step::frees`].
+    pub fn frees(&self) -> bool {
+        self.step.as_ref().is_some_and(|step| step.frees())
+    }
+}

@@ -54,6 +54,12 @@ impl Step {
         }
     }
 
+    /// Whether it lets go of what a transaction holds, so that it must not be refused for want of room.
+    pub fn frees(&self) -> bool {
+        use TransactionRecord::{Abort, Commit, Settled};
+        matches!(self.record, Commit { .. } | Abort { .. } | Settled { .. })
+    }
+
     /// Whether it is about the session of one of these.
     pub fn shares_session(&self, other: &Step) -> bool {
         fn keys(record: &TransactionRecord) -> &[TransactionKey] {

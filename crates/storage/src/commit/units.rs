@@ -32,7 +32,8 @@ impl Core {
             .iter()
             .filter_map(|unit| unit.since)
             .try_for_each(|since| self.commits.check_no_others(since))?;
-        self.reserve_alone(sequencer, group.iter().map(|unit| unit.payload.len()).sum())?;
+        let bytes = group.iter().map(|unit| unit.payload.len()).sum();
+        self.reserve_alone(sequencer, bytes, group.iter().all(Prepared::frees))?;
         let stamps = Stamps::at((self.base.options.clock_micros)());
         let mut times: SmallVec<[OpTime; 4]> = SmallVec::new();
         let own = sequencer.propose(&mut |term, after| {
@@ -67,12 +68,12 @@ impl Core {
     }
 
     /// What is proposed cannot be taken back. A primary whose log cannot grow is replaced by another member; where there is none, who wants
-    /// to write must be told before it is too late for that.
+    /// to write must be told before it is too late for that. What `frees` has room that was kept for it.
     ///
     /// Errors: `OutOfDiskSpace`.
-    pub(crate) fn reserve_alone(&self, sequencer: &dyn Sequencer, bytes: usize) -> Result<()> {
+    pub(crate) fn reserve_alone(&self, sequencer: &dyn Sequencer, bytes: usize, frees: bool) -> Result<()> {
         match self.durability.log().filter(|_| sequencer.is_alone()) {
-            Some(log) => log.reserve(bytes).map_err(|error| self.durability.log_error(error)),
+            Some(log) => log.reserve(bytes, frees).map_err(|error| self.durability.log_error(error)),
             None => Ok(()),
         }
     }

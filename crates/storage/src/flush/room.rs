@@ -78,10 +78,11 @@ impl Flushes {
 }
 
 impl Core {
-    /// Writers that are faster than the disk wait here, so that memtables keep to their memory.
+    /// Writers that are faster than the disk wait here, so that memtables keep to their memory; not those of what `frees`, which is
+    /// little, and may be what a flush waits for.
     ///
     /// Errors: what ends the operation (killed, `maxTimeMS`, shutdown); `OutOfDiskSpace` if there is no room for a flush.
-    pub fn wait_for_room(&self) -> Result<()> {
+    pub fn wait_for_room(&self, frees: bool) -> Result<()> {
         let flushes = &self.flushes;
         if self.base.db.events().is_stopped() {
             return Err(flushes.stopped());
@@ -89,7 +90,7 @@ impl Core {
         if flushes.is_due() {
             flushes.signals.ask();
         }
-        if !flushes.is_crowded() {
+        if frees || !flushes.is_crowded() {
             return Ok(());
         }
         let mut outcome = Ok(());

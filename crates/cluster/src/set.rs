@@ -203,12 +203,7 @@ impl ReplicaSet {
 
     /// The set that a member has said to belong to, which is another one; `None` as long as a member of this one has answered.
     pub fn stranger(&self) -> Option<(String, String)> {
-        let state = self.state.lock();
-        if state.members.values().any(Option::is_some) {
-            return None;
-        }
-        let mut told = state.strangers.iter();
-        told.find_map(|(host, set)| Some((host.clone(), set.clone()?)))
+        self.state.lock().stranger()
     }
 
     /// It is no shard any more: whoever waits for one of its members gives up, and nobody begins to.
@@ -393,6 +388,13 @@ impl State {
         behind + HEARTBEAT.as_millis() as i64 > most.as_millis() as i64
     }
 
+    fn stranger(&self) -> Option<(String, String)> {
+        if self.members.values().any(Option::is_some) {
+            return None;
+        }
+        self.strangers.iter().find_map(|(host, set)| Some((host.clone(), set.clone()?)))
+    }
+
     fn select(&self, preference: &Preference<'_>) -> Option<String> {
         let primary = self.primary.clone();
         let fresh =
@@ -446,6 +448,19 @@ mod tests {
     fn secondary() -> Member {
         let set = Some("x".to_owned());
         Member { role: Role { secondary: true, set, ..Role::default() }, ..Member::default() }
+    }
+
+    #[test]
+    fn members_of_another_set_are_told_as_long_as_nobody_of_this_one_has_answered() {
+        let mut state = State::default();
+        assert_eq!(state.stranger(), None);
+        state.heard("x", "none:1", Member::default());
+        // One that belongs to no set may be about to be initiated.
+        assert_eq!(state.stranger(), None);
+        state.heard("y", "a:1", primary(1, &["a:1"]));
+        assert_eq!(state.stranger(), Some(("a:1".to_owned(), "x".to_owned())));
+        state.heard("x", "b:1", primary(1, &["b:1"]));
+        assert_eq!(state.stranger(), None);
     }
 
     fn selected(state: &State, mode: Mode) -> Option<String> {

@@ -7,6 +7,7 @@ use sheaf_cluster::SetAddress;
 use sheaf_errors::{Code, Error, Result, bail};
 use sheaf_front::access::Accounts;
 use sheaf_front::args::Fields;
+use sheaf_front::cursors::OpenCursors;
 use sheaf_front::front::Front;
 use sheaf_front::options::FrontOptions;
 use sheaf_front::outcome::Ran;
@@ -99,6 +100,10 @@ impl Role for Mongos {
 
     fn sessions(&self) -> &dyn SessionRegistry {
         &*self.0
+    }
+
+    fn cursors(&self) -> &dyn OpenCursors {
+        &*self.0.cursors
     }
 
     fn accounts(&self) -> Option<&dyn Accounts> {

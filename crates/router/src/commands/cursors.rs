@@ -1,15 +1,13 @@
-//! `getMore` and `killCursors`: the shard that has a cursor goes on with it.
+//! `getMore`: the shard that has a cursor goes on with it.
 
 use std::time::Instant;
 
-use sheaf_auth::{Action, Target};
 use sheaf_bson::{DocBuf, RawDoc, Value};
 use sheaf_client::Message;
 use sheaf_cluster::{Call, error_in, for_client, unreachable};
 use sheaf_errors::{Code, Result, bail};
-use sheaf_front::args::{Args, Array, NonNegative};
+use sheaf_front::args::{Args, NonNegative};
 use sheaf_front::cursors::{Batch, OpenCursors, Pinned};
-use sheaf_front::dispatch::authorize;
 use sheaf_front::reply::Reply;
 
 use sheaf_server::commands::crud::change_stream;
@@ -175,46 +173,4 @@ fn next_batch(op: &Operation<'_>, cursor: &OnMember) -> Message {
         });
     }
     message(op, &cursor.target.clone().into(), &Body { db: op.db(), body: first.as_raw() })
-}
-
-/// `{killCursors: "plants", cursors: [<id>, ...]}`.
-pub fn kill_cursors<'a>(args: &mut Args<'a>, op: &Operation<'a>) -> Result<Reply> {
-    let namespace = op.namespace(args.collection()?);
-    let Array(ids) = args.required("cursors")?;
-    let cursors = &op.router.cursors;
-    let others = |id| cursors.info(id).is_some_and(|info| info.owner.as_ref() != op.rights.user());
-    let mut found = ids.values().filter_map(|id| id.as_exact_i64());
-    if found.any(others) && !op.rights.may(Target::of_namespace(&namespace), &[Action::KillAnyCursor]) {
-        return Err(authorize::refused(op));
-    }
-    let (mut killed, mut not_found) = (Vec::new(), Vec::new());
-    for element in ids.iter() {
-        let Value::Int64(id) = element.value() else {
-            bail!(
-                Code::TYPE_MISMATCH,
-                "BSON field 'killCursors.cursors.{}' is the wrong type '{}', expected type 'long'",
-                element.key(),
-                element.value().type_name()
-            );
-        };
-        let ours = cursors.info(id).is_some_and(|info| info.namespace == namespace);
-        // One that is in use ends with the getMore that uses it.
-        if ours && cursors.kill(id).is_some() {
-            killed.push(id);
-        } else {
-            not_found.push(id);
-        }
-    }
-    let list = |ids: Vec<i64>| {
-        move |array: &mut sheaf_bson::ArrayWriter<'_, Vec<u8>>| {
-            for id in ids {
-                array.push(id);
-            }
-        }
-    };
-    Ok(Reply::ok()
-        .with_array("cursorsKilled", list(killed))
-        .with_array("cursorsNotFound", list(not_found))
-        .with_array("cursorsAlive", list(Vec::new()))
-        .with_array("cursorsUnknown", list(Vec::new())))
 }

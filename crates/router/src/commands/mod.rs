@@ -116,7 +116,6 @@ const HERE: &[(&str, RunOnRouter)] = &[
     ("hello", hello::hello),
     ("isMaster", hello::is_master),
     ("getMore", cursors::get_more),
-    ("killCursors", cursors::kill_cursors),
     ("collMod", owners::change),
     ("collStats", owners::coll_stats),
     ("create", owners::on_primary),

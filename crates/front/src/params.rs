@@ -18,6 +18,9 @@ const COMPONENTS: &str = "logComponentVerbosity";
 /// The parameter with identity providers. It is kept as the JSON that the command line has.
 pub(crate) const PROVIDERS: &str = "oidcIdentityProviders";
 
+/// The parameter that is a size of memory.
+const QUERY_STATS_SIZE: &str = "internalQueryStatsCacheSize";
+
 /// A parameter's default; it also decides its type.
 #[derive(Clone, Copy, Debug)]
 enum Default_ {
@@ -67,7 +70,7 @@ const PARAMETERS: &[Parameter] = &[
     parameter("enableLocalhostAuthBypass", Bool(true), Startup, ANY),
     parameter("enableTestCommands", Bool(false), Startup, ANY),
     parameter("enableTimeoutOfInactiveSessionCursors", Bool(false), Both, ANY),
-    parameter("internalQueryStatsCacheSize", Text("1%"), Both, ANY),
+    parameter(QUERY_STATS_SIZE, Text("1%"), Both, ANY),
     parameter("internalQueryStatsRateLimit", Int(0), Both, (-1.0, f64::MAX)),
     parameter("journalCommitInterval", Int(100), Both, (1.0, 500.0)),
     parameter("localLogicalSessionTimeoutMinutes", Int(30), Startup, POSITIVE),
@@ -403,6 +406,9 @@ fn convert(parameter: &Parameter, value: Value<'_>) -> Result<Setting> {
             parameter.range.1,
             text.len()
         ),
+        (Text(_), Value::String(text)) if name == QUERY_STATS_SIZE && memory_size(text, 0).is_none() => {
+            bail!(Code::BAD_VALUE, "Failed to parse the memory size of {name}: '{text}'")
+        }
         (Text(_), Value::String(text)) => Setting::Text(text.to_owned()),
         (_, value) => {
             bail!(Code::BAD_VALUE, "Invalid value for parameter {name}: of type {}", value.type_name())
@@ -410,9 +416,34 @@ fn convert(parameter: &Parameter, value: Value<'_>) -> Result<Setting> {
     })
 }
 
+/// The bytes that a size says: a share of the machine's memory (`1%`), or a number with a unit. `None` if it says nothing.
+pub fn memory_size(text: &str, machine_bytes: u64) -> Option<u64> {
+    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let number: f64 = text[..digits].parse().ok()?;
+    let unit = match text[digits..].to_ascii_uppercase().as_str() {
+        "%" => machine_bytes as f64 / 100.0,
+        "B" => 1.0,
+        "KB" => 1024.0,
+        "MB" => 1024.0 * 1024.0,
+        "GB" => 1024.0 * 1024.0 * 1024.0,
+        _ => return None,
+    };
+    Some((number * unit) as u64)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sizes_are_shares_or_bytes() {
+        assert_eq!(memory_size("1%", 1000), Some(10));
+        assert_eq!(memory_size("2MB", 0), Some(2 << 20));
+        assert_eq!(memory_size("0.5kb", 0), Some(512));
+        for bad in ["", "77", "MB", "1TB", "-1MB", "1.2.3MB", "x1%"] {
+            assert_eq!(memory_size(bad, 1000), None, "{bad}");
+        }
+    }
 
     #[test]
     fn setting_and_reading() {

@@ -71,7 +71,7 @@ impl Role for Mongod {
     }
 
     fn measure(&self, request: &Request<'_>, outcome: &RequestOutcome, took: Duration) {
-        self.0.query_stats.note(request, outcome, took);
+        self.0.query_stats.note(request, outcome, took, (&*self.0.cursors, self.0.engine()));
     }
 
     fn run<'a>(&'a self, request: &'a Request<'a>, fields: Fields<'a>) -> Ran {

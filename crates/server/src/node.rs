@@ -121,7 +121,7 @@ impl Node {
     pub fn set_engine(&self, engine: Engine) {
         let told = engine.clone();
         let stats = self.query_stats.clone();
-        let memory = sheaf_front::system::total_memory();
+        let memory = sheaf_front::system::memory_limit();
         stats.configure(&self.parameters, memory);
         self.parameters.tell(move |parameters, name| match name {
             query_stats::RATE_LIMIT | query_stats::CACHE_SIZE => stats.configure(parameters, memory),

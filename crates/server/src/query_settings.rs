@@ -43,18 +43,20 @@ struct Read {
 }
 
 impl KnownSettings {
-    /// Reads the kept document, and takes it over. Nobody else does meanwhile, so that what was read before never comes after.
+    /// Reads the kept document, and takes it over; says whether it was another one. Nobody else does meanwhile, so that what was read
+    /// before never comes after.
     ///
     /// Errors: those of `read`.
-    pub fn refresh(&self, read: impl FnOnce() -> Result<DocBuf>) -> Result<()> {
+    pub fn refresh(&self, read: impl FnOnce() -> Result<DocBuf>) -> Result<bool> {
         let mut known = self.known.write();
         let kept = read()?;
-        if known.kept != kept {
+        let changed = known.kept != kept;
+        if changed {
             known.by_hash = Self::parsed(&kept);
             known.kept = kept;
             self.any.store(!known.by_hash.is_empty(), Ordering::Release);
         }
-        Ok(())
+        Ok(changed)
     }
 
     fn parsed(kept: &DocBuf) -> BTreeMap<String, Known> {

@@ -1,19 +1,25 @@
 //! Figures of queries by their shapes, for `$queryStats`: kept in memory by each server, and only as far as
 //! `internalQueryStatsRateLimit` allows.
 
+mod names;
+
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use parking_lot::Mutex;
 use sheaf_auth::Mechanism;
 use sheaf_bson::{Binary, Decimal128, DocBuf, DocWriter, RawDoc, Timestamp, Value};
 use sheaf_exec::plan::shape::{Constants, QueryShape};
+use sheaf_front::cursors::OpenCursors;
 use sheaf_front::outcome::RequestOutcome;
-use sheaf_front::params::Parameters;
+use sheaf_front::params::{Parameters, memory_size};
 use sheaf_front::request::Request;
+
+use sheaf_storage::Engine;
+
+use names::Secret;
 
 /// How many queries are measured in a second.
 pub const RATE_LIMIT: &str = "internalQueryStatsRateLimit";
@@ -21,8 +27,10 @@ pub const RATE_LIMIT: &str = "internalQueryStatsRateLimit";
 pub const CACHE_SIZE: &str = "internalQueryStatsCacheSize";
 /// What an entry takes besides its key.
 const ENTRY_BYTES: usize = 1024;
-/// Cursors whose figures are not complete yet; beyond this all of them are given up.
+/// Cursors whose figures are not complete yet; beyond this those that are gone are looked for, and then all are given up.
 const OPEN_MAX: usize = 10_000;
+/// Figures have at most this part of the memory, whatever the parameter says.
+const MEMORY_PART: u64 = 4;
 
 /// A sum with its bounds.
 #[derive(Clone, Debug)]
@@ -57,11 +65,11 @@ impl Spread {
 }
 
 /// What is known of all queries with one key.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug)]
 struct Entry {
     /// The key as people read it, its shape last.
-    key: DocBuf,
-    shape_hash: String,
+    key: Arc<DocBuf>,
+    shape_hash: Arc<str>,
     count: u64,
     last_micros: u64,
     total: Spread,
@@ -77,9 +85,9 @@ struct Entry {
 }
 
 /// A query under way or just over.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 struct Run {
-    hash: String,
+    hash: Arc<str>,
     micros: u64,
     first_micros: u64,
     returned: u64,
@@ -88,9 +96,15 @@ struct Run {
     sorted: bool,
 }
 
+impl Run {
+    fn new(hash: Arc<str>, first_micros: u64) -> Run {
+        Run { hash, micros: 0, first_micros, returned: 0, keys: 0, docs: 0, sorted: false }
+    }
+}
+
 #[derive(Debug, Default)]
 struct Kept {
-    entries: HashMap<String, Entry>,
+    entries: HashMap<Arc<str>, Entry>,
     bytes: usize,
     uses: u64,
     /// Runs whose cursors are open, by these.
@@ -112,12 +126,19 @@ impl QueryStats {
     /// Takes over the parameters.
     pub fn configure(&self, parameters: &Parameters, machine_bytes: u64) {
         let text = parameters.text(CACHE_SIZE);
-        self.limit.store(size_of_text(&text, machine_bytes), Ordering::Relaxed);
+        let bytes = memory_size(&text, machine_bytes).unwrap_or(0).min(machine_bytes / MEMORY_PART);
+        self.limit.store(bytes, Ordering::Relaxed);
         self.rate.store(parameters.int(RATE_LIMIT), Ordering::Release);
     }
 
     /// Notes an operation that has ended.
-    pub fn note(&self, op: &Request<'_>, outcome: &RequestOutcome, took: Duration) {
+    pub fn note(
+        &self,
+        op: &Request<'_>,
+        outcome: &RequestOutcome,
+        took: Duration,
+        at: (&dyn OpenCursors, &Engine),
+    ) {
         let rate = self.rate.load(Ordering::Acquire);
         if rate == 0 || !outcome.ok {
             return;
@@ -132,9 +153,9 @@ impl QueryStats {
             run.sorted |= metrics.has_sort_stage.get();
         };
         let cursor = metrics.cursor_id.get().filter(|id| *id != 0 && !metrics.cursor_exhausted.get());
-        let mut kept = self.kept.lock();
         if op.command.name == "getMore" {
             let id = op.body.iter().next().and_then(|first| first.value().as_exact_i64()).unwrap_or(0);
+            let mut kept = self.kept.lock();
             let Some(mut run) = kept.open.remove(&id) else { return };
             figures(&mut run);
             match cursor {
@@ -144,14 +165,20 @@ impl QueryStats {
             return;
         }
         let Some(shape) = QueryShape::of(op.db, op.body) else { return };
-        if op.body.get("explain").is_some_and(|flag| flag.truthy()) || !kept.lets_in(rate) {
+        if op.body.get("explain").is_some_and(|flag| flag.truthy()) || !self.kept.lock().lets_in(rate) {
             return;
         }
-        let key = key(op, &shape);
-        let hash = hex(&Mechanism::Sha256.hash(key.as_raw().as_bytes()));
-        let mut run = Run { hash: hash.clone(), first_micros: micros, ..Run::default() };
+        let key = key(op, &shape, collection_type(op, &shape, at.1));
+        let hash: Arc<str> = hex(&Mechanism::Sha256.hash(key.as_raw().as_bytes())).into();
+        let mut run = Run::new(hash.clone(), micros);
         figures(&mut run);
-        kept.make(&hash, key, &shape, op.now_millis());
+        let new = Entry::new(key, shape.hash().into(), op.now_millis());
+        let full = cursor.is_some() && self.kept.lock().open.len() >= OPEN_MAX;
+        if full {
+            self.end_runs(at.0);
+        }
+        let mut kept = self.kept.lock();
+        kept.make(hash, new);
         match cursor {
             Some(id) => {
                 if kept.open.len() >= OPEN_MAX {
@@ -164,17 +191,51 @@ impl QueryStats {
         kept.shrink(self.limit.load(Ordering::Relaxed) as usize);
     }
 
-    /// The documents of `$queryStats`.
-    pub fn list(&self, spec: RawDoc<'_>, now_millis: i64) -> Vec<DocBuf> {
+    /// Ends the runs whose cursors are gone without a last `getMore`: killed, timed out, dropped with their collection.
+    fn end_runs(&self, cursors: &dyn OpenCursors) {
+        let open: Vec<i64> = self.kept.lock().open.keys().copied().collect();
+        let gone: Vec<i64> = open.into_iter().filter(|id| cursors.info(*id).is_none()).collect();
+        let mut kept = self.kept.lock();
+        for id in gone {
+            if let Some(run) = kept.open.remove(&id) {
+                kept.add(&run);
+            }
+        }
+    }
+
+    /// The documents of `$queryStats`. Names are hashed once nobody waits for the figures any more.
+    pub fn list(&self, spec: RawDoc<'_>, now_millis: i64, cursors: &dyn OpenCursors) -> Vec<DocBuf> {
         let transform = spec.get("transformIdentifiers").and_then(|spec| spec.as_doc());
-        let secret = transform.and_then(|transform| match transform.get("hmacKey") {
-            Some(Value::Binary(Binary { bytes, .. })) => Some(bytes),
-            _ => None,
+        let secret = transform.map(|transform| match transform.get("hmacKey") {
+            Some(Value::Binary(Binary { bytes, .. })) => Secret(bytes),
+            _ => Secret(&[]),
         });
-        let secret = if transform.is_some() { Some(secret.unwrap_or(&[])) } else { None };
-        let kept = self.kept.lock();
-        let shown = kept.entries.iter().filter(|(_, entry)| entry.count > 0);
-        shown.map(|(hash, entry)| entry.shown(hash, secret, now_millis)).collect()
+        self.end_runs(cursors);
+        let entries: Vec<(Arc<str>, Entry)> = {
+            let kept = self.kept.lock();
+            let shown = kept.entries.iter().filter(|(_, entry)| entry.count > 0);
+            shown.map(|(hash, entry)| (hash.clone(), entry.clone())).collect()
+        };
+        entries.into_iter().map(|(hash, entry)| entry.shown(&hash, secret, now_millis)).collect()
+    }
+}
+
+/// What a query reads from, as it is when the query is over.
+fn collection_type(op: &Request<'_>, shape: &QueryShape<'_>, engine: &Engine) -> &'static str {
+    let pipeline = op.body.get("pipeline").and_then(|list| list.as_array());
+    let first = pipeline.and_then(|list| list.values().next()?.as_doc()?.iter().next());
+    if first.is_some_and(|stage| stage.key() == "$changeStream") {
+        return "changeStream";
+    }
+    if op.command.name == "aggregate" && op.body.iter().next().is_some_and(|first| first.value().is_number())
+    {
+        return "virtual";
+    }
+    match engine.catalog().collection(&shape.namespace()) {
+        None => "nonExistent",
+        Some(collection) if collection.is_timeseries() => "timeseries",
+        Some(collection) if collection.is_view() => "view",
+        Some(_) => "collection",
     }
 }
 
@@ -196,24 +257,16 @@ impl Kept {
         }
     }
 
-    fn make(&mut self, hash: &str, key: DocBuf, shape: &QueryShape<'_>, now_millis: i64) {
+    fn make(&mut self, hash: Arc<str>, new: Entry) {
         self.uses += 1;
         let used = self.uses;
-        if let Some(entry) = self.entries.get_mut(hash) {
-            entry.latest_seen = now_millis;
-            entry.used = used;
-            return;
+        match self.entries.get_mut(&hash) {
+            Some(entry) => (entry.latest_seen, entry.used) = (new.latest_seen, used),
+            None => {
+                self.bytes += new.bytes();
+                self.entries.insert(hash, Entry { used, ..new });
+            }
         }
-        self.bytes += key.as_raw().len() + ENTRY_BYTES;
-        let entry = Entry {
-            key,
-            shape_hash: shape.hash(),
-            first_seen: now_millis,
-            latest_seen: now_millis,
-            used,
-            ..Entry::default()
-        };
-        self.entries.insert(hash.to_owned(), entry);
     }
 
     fn add(&mut self, run: &Run) {
@@ -238,7 +291,7 @@ impl Kept {
             self.entries.retain(|_, entry| {
                 let stays = entry.used > newest;
                 if !stays {
-                    *bytes -= entry.key.as_raw().len() + ENTRY_BYTES;
+                    *bytes -= entry.bytes();
                 }
                 stays
             });
@@ -247,15 +300,35 @@ impl Kept {
 }
 
 impl Entry {
-    fn shown(&self, hash: &str, secret: Option<&[u8]>, now_millis: i64) -> DocBuf {
-        let key = match secret {
-            Some(secret) => transformed(self.key.as_raw(), secret),
-            None => self.key.clone(),
-        };
+    fn new(key: DocBuf, shape_hash: Arc<str>, now_millis: i64) -> Entry {
+        Entry {
+            key: Arc::new(key),
+            shape_hash,
+            count: 0,
+            last_micros: 0,
+            total: Spread::default(),
+            first_response: Spread::default(),
+            returned: Spread::default(),
+            keys: Spread::default(),
+            docs: Spread::default(),
+            with_sort: 0,
+            first_seen: now_millis,
+            latest_seen: now_millis,
+            used: 0,
+        }
+    }
+
+    /// What it takes of the memory.
+    fn bytes(&self) -> usize {
+        self.key.as_raw().len() + ENTRY_BYTES
+    }
+
+    fn shown(&self, hash: &str, secret: Option<Secret<'_>>, now_millis: i64) -> DocBuf {
+        let hashed = secret.map(|secret| secret.transformed(self.key.as_raw()));
         DocBuf::build(|out| {
-            out.append("key", &key)
+            out.append("key", hashed.as_ref().unwrap_or(&self.key))
                 .append("keyHash", hash)
-                .append("queryShapeHash", self.shape_hash.as_str());
+                .append("queryShapeHash", &*self.shape_hash);
             let mut metrics = out.document("metrics");
             metrics
                 .append("lastExecutionMicros", self.last_micros as i64)
@@ -282,10 +355,10 @@ impl Entry {
 const PLAIN: [&str; 4] = ["comment", "hint", "readConcern", "apiVersion"];
 
 /// What queries have in common that are counted together.
-fn key(op: &Request<'_>, shape: &QueryShape<'_>) -> DocBuf {
+fn key(op: &Request<'_>, shape: &QueryShape<'_>, collection_type: &str) -> DocBuf {
     DocBuf::build(|out| {
         out.append("queryShape", &shape.to_doc(Constants::TypeNames));
-        out.append("collectionType", "collection");
+        out.append("collectionType", collection_type);
         let batch = |spec: RawDoc<'_>| spec.get("batchSize").is_some();
         if batch(op.body) {
             out.append("batchSize", "?number");
@@ -309,6 +382,8 @@ fn key(op: &Request<'_>, shape: &QueryShape<'_>) -> DocBuf {
                         }
                     }
                 }
+                // The name of an index is told from a pattern.
+                Some(Value::String(index)) if name == "hint" => _ = out.document(name).append("$hint", index),
                 Some(value) => _ = out.append(name, value),
                 None => {}
             }
@@ -319,143 +394,6 @@ fn key(op: &Request<'_>, shape: &QueryShape<'_>) -> DocBuf {
     })
 }
 
-/// The document with a keyed hash in the place of each name that is an application's own.
-fn transformed(document: RawDoc<'_>, secret: &[u8]) -> DocBuf {
-    DocBuf::build(|out| {
-        for field in document.iter() {
-            let (name, value) = (field.key(), field.value());
-            match (name, value) {
-                ("cmdNs", Value::Document(namespace)) => {
-                    let mut inner = out.document("cmdNs");
-                    for part in namespace.iter() {
-                        inner.append(part.key(), &hashed(part.value().as_str().unwrap_or(""), secret));
-                    }
-                }
-                ("client", Value::Document(client)) => {
-                    let application =
-                        client.get("application").and_then(|part| part.as_doc()?.get("name")?.as_str());
-                    let name = hashed(application.unwrap_or(""), secret);
-                    out.document("client").document("application").append("name", &name);
-                }
-                ("queryShape", Value::Document(shape)) => {
-                    _ = out.append("queryShape", &transformed(shape, secret))
-                }
-                (
-                    "filter" | "query" | "sort" | "projection" | "min" | "max" | "let" | "hint",
-                    Value::Document(part),
-                ) => {
-                    out.append(name, &names_hashed(part, secret));
-                }
-                ("key", Value::String(path)) => _ = out.append("key", &path_hashed(path, secret)),
-                ("pipeline", Value::Array(stages)) => {
-                    let mut list = out.array("pipeline");
-                    for stage in stages.values().filter_map(|stage| stage.as_doc()?.iter().next()) {
-                        list.push(&stage_hashed(stage.key(), stage.value(), secret));
-                    }
-                }
-                _ => _ = out.append_element(field),
-            }
-        }
-    })
-}
-
-fn hashed(name: &str, secret: &[u8]) -> String {
-    STANDARD.encode(Mechanism::Sha256.hmac(secret, name.as_bytes()))
-}
-
-fn path_hashed(path: &str, secret: &[u8]) -> String {
-    path.split('.').map(|part| hashed(part, secret)).collect::<Vec<_>>().join(".")
-}
-
-/// Stages whose own fields are names of a client's fields; those of others are options.
-const OF_FIELDS: [&str; 6] = ["$addFields", "$group", "$match", "$project", "$set", "$sort"];
-
-fn stage_hashed(name: &str, argument: Value<'_>, secret: &[u8]) -> DocBuf {
-    let Value::Document(fields) = argument else {
-        return DocBuf::build(|out| put_hashed(out, name, argument, secret));
-    };
-    let kept = |field: &str| !OF_FIELDS.contains(&name) || (name == "$group" && field == "_id");
-    DocBuf::build(|out| {
-        let mut stage = out.document(name);
-        for field in fields.iter() {
-            match field.key() {
-                operator if operator.starts_with('$') => {
-                    put_hashed(&mut stage, operator, field.value(), secret)
-                }
-                option if kept(option) => put_hashed(&mut stage, option, field.value(), secret),
-                path => put_hashed(&mut stage, &path_hashed(path, secret), field.value(), secret),
-            }
-        }
-    })
-}
-
-fn names_hashed(document: RawDoc<'_>, secret: &[u8]) -> DocBuf {
-    DocBuf::build(|out| {
-        for field in document.iter() {
-            let name = field.key();
-            let name = if name.starts_with('$') { name.to_owned() } else { path_hashed(name, secret) };
-            put_hashed(out, &name, field.value(), secret);
-        }
-    })
-}
-
-fn put_hashed(out: &mut DocWriter<'_, Vec<u8>>, name: &str, value: Value<'_>, secret: &[u8]) {
-    match value {
-        Value::Document(inner) => _ = out.append(name, &names_hashed(inner, secret)),
-        Value::Array(items) => {
-            let mut list = out.array(name);
-            for item in items.values() {
-                let one = DocBuf::build(|one| put_hashed(one, "0", item, secret));
-                list.push(one.as_raw().get_or_missing("0"));
-            }
-        }
-        // What stands for a constant tells nothing; all other texts are names and paths.
-        Value::String(text) if text.starts_with('?') || text == "[]" || text.starts_with("$$") => {
-            out.append(name, text);
-        }
-        Value::String(text) => match text.strip_prefix('$') {
-            Some(path) => _ = out.append(name, &format!("${}", path_hashed(path, secret))),
-            None => _ = out.append(name, &path_hashed(text, secret)),
-        },
-        other => _ = out.append(name, other),
-    }
-}
-
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02X}")).collect()
-}
-
-/// The bytes that a size says: a share of the machine's memory (`1%`), or a number with a unit.
-fn size_of_text(text: &str, machine_bytes: u64) -> u64 {
-    let text = text.trim();
-    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
-    let number: f64 = text[..digits].parse().unwrap_or(0.0);
-    let unit = match text[digits..].trim().to_ascii_uppercase().as_str() {
-        "%" => machine_bytes as f64 / 100.0,
-        "KB" => 1024.0,
-        "MB" => 1024.0 * 1024.0,
-        "GB" => 1024.0 * 1024.0 * 1024.0,
-        _ => 1.0,
-    };
-    (number * unit) as u64
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use sheaf_bson::doc;
-
-    #[test]
-    fn names_are_hashed_as_mongodb_hashes_them() {
-        let secret = STANDARD.decode("MjM0NTY3ODkxMDExMTIxMzE0MTUxNjE3MTgxOTIwMjE=").expect("a key");
-        let hashed = names_hashed(doc! { "v": { "$eq": "?number" } }.as_raw(), &secret);
-        assert_eq!(hashed, doc! { "lU7Z0mLRPRUL+RfAD5jhYPRRpXBsZBxS/20EzDwfOG4=": { "$eq": "?number" } });
-    }
-
-    #[test]
-    fn sizes_are_shares_or_bytes() {
-        assert_eq!(size_of_text("1%", 1000), 10);
-        assert_eq!(size_of_text("2MB", 0), 2 << 20);
-        assert_eq!(size_of_text("77", 0), 77);
-    }
 }

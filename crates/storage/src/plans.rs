@@ -61,6 +61,11 @@ impl ChosenPlans {
         self.entries.lock().retain(|(of, _), _| *of != collection);
     }
 
+    /// Forgets all plans: what they may use has changed.
+    pub fn forget_all(&self) {
+        self.entries.lock().clear();
+    }
+
     /// Forgets the plan of one shape.
     pub fn forget_shape(&self, collection: Uuid, shape: u64) {
         self.entries.lock().remove(&(collection, shape));

@@ -89,7 +89,7 @@ fn server_documents(
             Ok(shown.collect())
         }
         StatsSource::ListSampledQueries => crate::sampling::list(node, spec),
-        StatsSource::QueryStats => Ok(node.query_stats.list(spec, node.clock.now_millis())),
+        StatsSource::QueryStats => Ok(node.query_stats.list(spec, node.clock.now_millis(), &*node.cursors)),
         StatsSource::QuerySettings => {
             let with_shape = spec.get("showDebugQueryShape").is_some_and(|flag| flag.truthy());
             Ok(node.query_settings.list(with_shape))

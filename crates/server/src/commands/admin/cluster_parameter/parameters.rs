@@ -90,7 +90,10 @@ pub fn refresh(node: &Node) {
     }
     // What cannot be read now is read the next time.
     let settings = || Ok(kept(&node.engine().view()?, query_settings::PARAMETER)?.unwrap_or_default());
-    let _ = node.query_settings.refresh(settings);
+    if let (Ok(true), Ok(view)) = (node.query_settings.refresh(settings), node.engine().view()) {
+        // They were chosen among the indexes that the settings before allowed.
+        view.plans().forget_all();
+    }
     if let Some(audit) = node.front().audit.as_ref().filter(|audit| audit.runtime) {
         configure(node, audit);
     }

@@ -80,7 +80,7 @@ fn run_counted(
     if !resumed {
         front.metrics.requests.add(1);
     }
-    let (request, fields) = match prepare(role, client, message, started) {
+    let (request, fields) = match prepare(role, client, message, started, resumed) {
         Ok(prepared) => prepared,
         Err(error) => {
             front.metrics.asserts_user.add(1);
@@ -158,6 +158,7 @@ fn prepare<'a>(
     client: &'a Arc<Client>,
     message: &Message<'a>,
     started: Instant,
+    resumed: bool,
 ) -> Result<(Request<'a>, Fields<'a>)> {
     let front = role.front();
     let Some(first) = message.body.iter().next() else {
@@ -213,6 +214,7 @@ fn prepare<'a>(
         close_after: Cell::new(false),
         sampled: RefCell::default(),
         audited: RefCell::default(),
+        audit_room: Cell::default(),
         metrics: OpMetrics::default(),
         rights: Rights::everything(),
     };
@@ -222,7 +224,10 @@ fn prepare<'a>(
     if front.access.enabled {
         request.rights = authorize::rights(&request)?;
     }
-    noted::authorized(&request)?;
+    // What goes on has been allowed, and noted, before.
+    if !resumed {
+        noted::authorized(&request)?;
+    }
     role.check(&request)?;
     check::in_transaction(&request)?;
     check::within_transaction(command, part)?;
@@ -270,6 +275,7 @@ fn execute<'a>(
         Ok(room) => room,
         Err(error) => return finish::failed(request.part, error, None),
     };
+    let _more_room = noted::MoreRoom(request);
     request.client.meter.begin(request.deadline());
     // What writes, or has written in a transaction, may hold what others wait for, so it waits for no turn.
     let takes_turns = request.only_reads() && !request.in_transaction();

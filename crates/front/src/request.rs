@@ -79,6 +79,8 @@ pub struct Request<'a> {
     pub sampled: RefCell<Vec<Sample>>,
     /// Events for the audit log that the command has noted so far.
     pub audited: RefCell<Vec<(&'static str, DocBuf, Code)>>,
+    /// Bytes of the disk that are kept for those that are more than usual.
+    pub audit_room: Cell<u64>,
     /// Figures for the slow log and the profiler.
     pub metrics: OpMetrics,
     /// What its client may do.

@@ -1,8 +1,8 @@
 //! What the audit log is told of collections and indexes: only what has changed, which a command alone does not tell.
 
 use sheaf_bson::{DocBuf, RawDoc, doc};
-use sheaf_errors::Code;
-use sheaf_front::audit::noted::note;
+use sheaf_errors::{Code, Result};
+use sheaf_front::audit::noted::{note, room_for};
 use sheaf_storage::Catalog;
 
 use crate::commands::ddl::names;
@@ -42,6 +42,13 @@ impl Creation {
 /// A collection or view is gone, or was not there.
 pub fn dropped(op: &Operation<'_>, namespace: &str, result: Code) {
     note(op, "dropCollection", result, || doc! { "ns": namespace });
+}
+
+/// Room for telling that a database is gone, with these collections.
+///
+/// Errors: `OutOfDiskSpace`.
+pub fn before_dropping(op: &Operation<'_>, before: &Catalog) -> Result<()> {
+    room_for(op, before.collections(op.db()).map(|collection| collection.namespace.as_str()))
 }
 
 /// A database is gone, which had these collections.

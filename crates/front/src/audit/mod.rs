@@ -32,6 +32,8 @@ pub struct Audit {
     pub runtime: bool,
     sink: Sink,
     config: RwLock<Arc<AuditConfig>>,
+    /// What was written down before that.
+    previous: RwLock<Arc<AuditConfig>>,
 }
 
 /// What is written down.
@@ -56,6 +58,14 @@ impl AuditConfig {
         Ok(AuditConfig { filter, authorization_success, time })
     }
 
+    fn wants(&self, event: RawDoc<'_>) -> bool {
+        match &self.filter {
+            // What cannot be judged is rather written down.
+            Some(filter) => filter.matches_doc(event).unwrap_or(true),
+            None => true,
+        }
+    }
+
     /// Its fields, as `getAuditConfig` shows them.
     pub fn shown(&self) -> DocBuf {
         doc! {
@@ -74,11 +84,13 @@ impl Audit {
         let filter = options.filter.as_ref().map_or(RawDoc::EMPTY, DocBuf::as_raw);
         let config = AuditConfig::new(filter, false, Timestamp(0))
             .map_err(|error| format!("BadValue: Invalid auditLog.filter: {}", error.message()))?;
+        let config = Arc::new(config);
         Ok(Audit {
             format: options.format,
             runtime: options.runtime,
             sink: Sink::open(&options.destination, options.format)?,
-            config: RwLock::new(Arc::new(config)),
+            previous: RwLock::new(config.clone()),
+            config: RwLock::new(config),
         })
     }
 
@@ -89,7 +101,8 @@ impl Audit {
 
     /// Changes what is written down.
     pub fn configure(&self, config: AuditConfig) {
-        *self.config.write() = Arc::new(config);
+        let before = std::mem::replace(&mut *self.config.write(), Arc::new(config));
+        *self.previous.write() = before;
     }
 
     /// Whether allowed commands are written down.
@@ -102,11 +115,10 @@ impl Audit {
     /// Errors: `OutOfDiskSpace`, `OperationFailed`: it is not written.
     pub fn append(&self, who: &Who, event: &Event) -> Result<u64> {
         let document = event.document(who);
-        let wanted = match &self.config().filter {
-            // What cannot be judged is rather written down.
-            Some(filter) => filter.matches_doc(document.as_raw()).unwrap_or(true),
-            None => true,
-        };
+        // Nobody hides a change of what is written down by that change.
+        let changes = event.atype == "auditConfigure";
+        let wanted = self.config().wants(document.as_raw())
+            || changes && self.previous.read().wants(document.as_raw());
         if !wanted {
             return Ok(0);
         }
@@ -138,6 +150,11 @@ impl Audit {
     /// Errors: `OutOfDiskSpace`.
     pub fn promise(&self, bytes: usize) -> Result<Promise<'_>> {
         self.sink.promise(bytes as u64).map_err(|error| not_written(&error))
+    }
+
+    /// Gives back room that was [kept](Promise::keep).
+    pub fn give_back(&self, bytes: u64) {
+        self.sink.give_back(bytes);
     }
 
     /// Begins a new file: with `rename` the old one is kept under a name with a time stamp, which is given.
@@ -223,6 +240,19 @@ mod tests {
              \"remote\" : {\"isSystemUser\":true}, \"users\" : [], \"roles\" : [], \"param\" : {\"user\":\"ann\"}, \
              \"result\" : 0 }\n"
         );
+    }
+
+    #[test]
+    fn a_change_of_the_filter_is_written_if_the_old_one_or_the_new_one_wants_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let audit = Audit::open(&options(folder.path(), Format::Json, None)).unwrap();
+        let only_users =
+            || AuditConfig::new(doc! { "atype": "createUser" }.as_raw(), false, Timestamp(1)).unwrap();
+        audit.configure(only_users());
+        assert!(audit.append(&who(), &event("auditConfigure")).unwrap() > 0);
+        assert_eq!(audit.append(&who(), &event("dropUser")).unwrap(), 0);
+        audit.configure(only_users());
+        assert_eq!(audit.append(&who(), &event("auditConfigure")).unwrap(), 0);
     }
 
     #[test]

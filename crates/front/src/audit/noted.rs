@@ -20,6 +20,9 @@ pub const OWN_COMMANDS: &[&str] = &["getAuditConfig", "logApplicationMessage", "
 /// What events have besides what their command names.
 const EVENT_BYTES: usize = 16 << 10;
 
+/// What an event has that names something, besides the name: mostly its user and the roles.
+const NAMED_EVENT_BYTES: usize = 4 << 10;
+
 /// Longer commands are not shown whole: who may not do what it asks for must not fill the disk.
 const SHOWN_BYTES: usize = 50 << 10;
 
@@ -75,6 +78,30 @@ pub fn before<'a>(request: &Request<'a>) -> Result<Option<Promise<'a>>> {
     match request.command.spec.access.is_write() || request.writes_after_all {
         true => audit.promise(EVENT_BYTES).map(Some),
         false => Ok(None),
+    }
+}
+
+/// Room for more events of the command that is running than [`before`] has taken: one for each of these names. It is kept until
+/// they are written.
+///
+/// Errors: `OutOfDiskSpace`. Then the command must not go on.
+pub fn room_for<'n>(request: &Request<'_>, names: impl Iterator<Item = &'n str>) -> Result<()> {
+    let Some(audit) = &request.front.audit else { return Ok(()) };
+    for name in names {
+        let room = audit.promise(NAMED_EVENT_BYTES + name.len() * JSON_FACTOR)?;
+        request.audit_room.update(|bytes| bytes + room.keep());
+    }
+    Ok(())
+}
+
+/// Gives back what [`room_for`] has taken when the command has ended, in whichever way.
+pub struct MoreRoom<'a>(pub &'a Request<'a>);
+
+impl Drop for MoreRoom<'_> {
+    fn drop(&mut self) {
+        if let Some(audit) = &self.0.front.audit {
+            audit.give_back(self.0.audit_room.take());
+        }
     }
 }
 

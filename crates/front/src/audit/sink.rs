@@ -93,6 +93,13 @@ impl Sink {
         }
     }
 
+    /// Gives back room that was [kept](Promise::keep).
+    pub fn give_back(&self, bytes: u64) {
+        if let Sink::File(file) = self {
+            file.state.lock().promised -= bytes;
+        }
+    }
+
     /// Begins a new file; gives the name of the old one, if it was renamed.
     pub fn rotate(&self, rename: bool) -> io::Result<Option<PathBuf>> {
         match self {
@@ -104,6 +111,13 @@ impl Sink {
 
 /// Room on the disk that is kept for events to come.
 pub struct Promise<'a>(Option<(&'a FileSink, u64)>);
+
+impl Promise<'_> {
+    /// Keeps the room beyond the promise's life: these bytes are given back one day.
+    pub fn keep(mut self) -> u64 {
+        self.0.take().map_or(0, |(_, bytes)| bytes)
+    }
+}
 
 impl Drop for Promise<'_> {
     fn drop(&mut self) {

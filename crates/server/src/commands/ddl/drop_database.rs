@@ -51,6 +51,7 @@ impl<'a> Command<'a, Operation<'a>> for DropDatabase {
         if !before.has_database(op.db()) {
             return Ok(Reply::ok());
         }
+        audited::before_dropping(op, &before)?;
         let stop = op.interrupter();
         let position = op.engine().drop_database(op.db(), sheaf_storage::Told::Here, &|| stop.check())?;
         op.note_commit(position);

@@ -40,7 +40,6 @@ pub fn find(op: &Operation<'_>, name: &str, error: Error) -> Result<Reply> {
         size: args.optional::<NonNegative>("batchSize")?.map(|size| size.0 as usize),
         single: flag(args, "singleBatch")?,
         no_timeout: flag(args, "noCursorTimeout")?,
-        ..First::default()
     };
     run_here(op, command(op, &view, &stages).as_raw(), &view.namespace, first)
 }

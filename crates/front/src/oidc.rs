@@ -51,10 +51,16 @@ impl Oidc {
         oidc
     }
 
-    /// From now on there are these providers. The keys of issuers that were known go on to be.
+    /// From now on there are these providers. The keys of issuers that were known go on to be, if they come from where they came from.
     pub(crate) fn configure(&self, providers: Providers) {
         let mut kept = self.kept.write();
-        kept.retain(|issuer, _| providers.iter().any(|provider| provider.issuer == *issuer));
+        let before = self.providers();
+        let file = |providers: &Providers, issuer: &str| {
+            providers.iter().find(|provider| provider.issuer == issuer).map(|provider| provider.file.clone())
+        };
+        kept.retain(|issuer, _| {
+            file(&providers, issuer).is_some_and(|now| Some(now) == file(&before, issuer))
+        });
         self.on.store(providers.iter().next().is_some(), Ordering::Relaxed);
         *self.providers.write() = Arc::new(providers);
     }
@@ -91,8 +97,11 @@ impl Oidc {
             asked.is_none_or(|asked| asked.elapsed() >= rest)
         };
         if may_ask() {
-            let _turn = self.reading.lock();
-            if known().is_none() && may_ask() {
+            // Whoever comes while one asks does not wait: names of keys are easily made up.
+            if let Some(_turn) = self.reading.try_lock()
+                && known().is_none()
+                && may_ask()
+            {
                 // What fails is in the log.
                 let _ = self.read(provider);
             }
@@ -124,6 +133,9 @@ impl Oidc {
     fn read(&self, provider: &Provider) -> std::result::Result<(), String> {
         let read = fetch::key_set(provider).and_then(|text| KeySet::parse(&text));
         let mut kept = self.kept.write();
+        if !self.providers().iter().any(|now| now.issuer == provider.issuer && now.file == provider.file) {
+            return Err(format!("{}: it has been taken away meanwhile", provider.issuer));
+        }
         let kept = kept.entry(provider.issuer.clone()).or_default();
         kept.asked = Some(Instant::now());
         match read {

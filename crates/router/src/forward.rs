@@ -30,6 +30,7 @@ fn is_own(name: &str) -> bool {
             | "apiDeprecationErrors"
             | "retryOf"
             | "retryAttempt"
+            | FIELD
     )
 }
 

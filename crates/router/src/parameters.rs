@@ -1,13 +1,15 @@
 //! Parameters of the cluster, which the config servers keep: every shard gets them from the router by which they were set, and from others
 //! that notice; settings for queries are obeyed here, too.
 
+use std::time::Duration;
+
 use sheaf_bson::{ArrayBuf, DocBuf, RawDoc, Timestamp, Value, doc};
 use sheaf_cluster::{GoOn, first_batch, for_client};
-use sheaf_errors::Result;
+use sheaf_errors::{Result, bail};
 use sheaf_front::args::Args;
 use sheaf_front::reply::Reply;
 use sheaf_server::commands::sharding::SET_PARAMETERS;
-use sheaf_server::query_settings::PARAMETER;
+use sheaf_server::query_settings::{FIELD, PARAMETER};
 
 use crate::forward;
 use crate::op::Operation;
@@ -22,26 +24,40 @@ pub fn change<'a>(_: &mut Args<'a>, op: &Operation<'a>) -> Result<Reply> {
     Ok(reply)
 }
 
-/// Has the operation obey what was set for queries of the command's shape.
+/// Has the operation obey what was set for queries of the command's shape. Once anything was set, shards are told of each query what holds
+/// for it, be it nothing: what they are asked has another shape.
 ///
-/// Errors: `QueryRejectedBySettings`.
+/// Errors: `QueryRejectedBySettings`; 40415, if the client says what only routers may.
 pub fn obey_settings(op: &Operation<'_>, command: RawDoc<'_>) -> Result<()> {
+    if op.body().get(FIELD).is_some() {
+        bail!(40415, "BSON field '{}.{FIELD}' is an unknown field.", op.command.name);
+    }
     let known = &op.router.query_settings;
     if known.any() {
         let explains = op.command.name == "explain";
         let settings = known.obeyed(op.router.front(), op.db(), command, explains)?;
-        op.settings.replace(settings.map(|settings| DocBuf::from(settings.shown())));
+        op.settings
+            .replace(Some(settings.map_or_else(DocBuf::new, |settings| DocBuf::from(settings.shown()))));
     }
     Ok(())
 }
 
+/// How long who waits for another's turn does so before it looks whether it may go on.
+const TURN: Duration = Duration::from_millis(50);
+
 impl Router {
-    /// Reads the parameters that the config servers keep, as of this time or a later one. If they have changed since, the shards are told and then this router obeys them.
+    /// Reads the parameters that the config servers keep, as of this time or a later one. If they have changed since, this router obeys
+    /// them, and then the shards are told: one that is out of reach keeps no router from it.
     ///
     /// Errors: those of asking the config servers and the shards; then it is done the next time.
     pub(crate) fn take_over_parameters(&self, after: Option<Timestamp>, go_on: GoOn<'_>) -> Result<()> {
         // One at a time: what was read before must not come after.
-        let mut known = self.parameters_kept.lock();
+        let mut known = loop {
+            match self.parameters_kept.try_lock_for(TURN) {
+                Some(known) => break known,
+                None => go_on()?,
+            }
+        };
         let mut concern = doc! { "level": "majority" };
         if let Some(after) = after {
             concern.append("afterClusterTime", after);
@@ -51,13 +67,15 @@ impl Router {
         if *known == kept {
             return Ok(());
         }
-        for shard in self.directory.shards(go_on)? {
-            tell(self, &shard, &kept, go_on)?;
-        }
         let is_settings =
             |kept: &&DocBuf| kept.as_raw().get("_id").and_then(|id| id.as_str()) == Some(PARAMETER);
         let settings = kept.iter().find(is_settings);
         self.query_settings.refresh(|| Ok(settings.cloned().unwrap_or_default()))?;
+        let mut outcome = Ok(());
+        for shard in self.directory.shards(go_on)? {
+            outcome = outcome.and(tell(self, &shard, &kept, go_on));
+        }
+        outcome?;
         *known = kept;
         Ok(())
     }

@@ -31,20 +31,19 @@ def partial_results_in_time(cluster):
         def find(**more):
             return db.command("find", "plants", allowPartialResults=True, **more)["cursor"]
 
-        assert "partialResultsReturned" not in find(maxTimeMS=5000)
-        opened = find(batchSize=2)
+        assert "partialResultsReturned" not in find(maxTimeMS=20000)
         shard = cluster.shards[1].servers[0]
         os.kill(shard.process.pid, signal.SIGSTOP)
         try:
-            cursor = within(3, lambda: find(maxTimeMS=2000))
+            cursor = within(10, lambda: find(maxTimeMS=4000))
             assert cursor["partialResultsReturned"] is True and cursor["id"] == 0, cursor
             assert sorted(plant["k"] for plant in cursor["firstBatch"]) == list(range(50))
             # The flag stays with the cursor.
-            cursor = find(maxTimeMS=1500, batchSize=10, sort={"k": 1})
+            cursor = find(maxTimeMS=4000, batchSize=10, sort={"k": 1})
             more = db.command("getMore", cursor["id"], collection="plants")["cursor"]
             assert more["partialResultsReturned"] is True and len(more["nextBatch"]) == 40, more
             # None of the shards that have something answers.
-            cursor = within(2, lambda: find(filter={"k": 70}, maxTimeMS=1000))
+            cursor = within(10, lambda: find(filter={"k": 70}, maxTimeMS=1000))
             assert cursor["firstBatch"] == [] and cursor["partialResultsReturned"] is True, cursor
             cursor = client.whole.command("find", "plants", allowPartialResults=True, maxTimeMS=1000)["cursor"]
             assert cursor["firstBatch"] == [] and cursor["partialResultsReturned"] is True, cursor
@@ -53,7 +52,7 @@ def partial_results_in_time(cluster):
             refused(2, lambda: find(filter={"k": {"$what": 1}}, maxTimeMS=1000))
         finally:
             os.kill(shard.process.pid, signal.SIGCONT)
-        eventually(lambda: "partialResultsReturned" not in find(maxTimeMS=5000), "the shard answers again")
+        eventually(lambda: "partialResultsReturned" not in find(maxTimeMS=20000), "the shard answers again")
         opened = find(batchSize=2)
         shard.kill()
         # An open cursor goes on with the others' documents.
@@ -69,7 +68,8 @@ def partial_results_in_time(cluster):
             raise AssertionError("a shard is missing")
         except PyMongoError as error:
             assert error.code == 133, error
-        assert time.monotonic() - began < 6
+        # Who waits for a primary as long as others do takes twenty.
+        assert time.monotonic() - began < 15
 
 
 @alone(shards=2, members=1, routers=1)
@@ -89,7 +89,7 @@ def shards_that_are_drained_take_nothing(cluster):
         # What is there already stays there.
         client.admin.command({"moveChunk": "drained.plants", "find": {"k": 70}, "to": "shard1"})
         wrong = cluster.address(cluster.shards[0]).replace("shard0/", "other/")
-        error = within(3, lambda: refused(96, lambda: client.admin.command("addShard", wrong)))
+        error = within(8, lambda: refused(96, lambda: client.admin.command("addShard", wrong)))
         assert "does not match the actual set name shard0" in str(error), error
 
 

@@ -43,6 +43,7 @@ def settings_for_queries_of_the_cluster(cluster):
         # Only routers may say what was set.
         with cluster.shards[0].direct(0) as shard:
             refused(40415, lambda: shard.set.command("find", "plants", querySettings={"reject": True}))
+        refused(40415, lambda: client.set.command("find", "plants", querySettings={}))
         client.admin.command({"removeQuerySettings": query})
         assert len(listed(client)) == 1
 

@@ -1,6 +1,6 @@
 //! `setAuditConfig` and `getAuditConfig`: what the audit log writes down, kept with the cluster's parameters.
 
-use sheaf_bson::{DocBuf, RawDoc, Timestamp, Value, doc};
+use sheaf_bson::{DocBuf, RawDoc, Value, doc};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_front::audit::noted::note;
 use sheaf_front::audit::{Audit, AuditConfig};
@@ -70,13 +70,17 @@ impl<'a> Command<'a, Operation<'a>> for SetAuditConfig<'a> {
 
     fn run(self, op: &Operation<'a>) -> Result<Reply> {
         let before = configurable(op)?.config().shown();
-        let time = Timestamp(op.last_applied().time + 1);
-        let config = AuditConfig::new(self.filter, self.authorization_success, time)?;
         let fields = doc! { "filter": self.filter, "auditAuthorizationSuccess": self.authorization_success };
-        let document = DocBuf::build(|out| {
-            out.append("_id", AUDIT_CONFIG).append("clusterParameterTime", time).append_all(fields.as_raw());
-        });
-        super::cluster_parameter::keep(op, Value::String(AUDIT_CONFIG), document.as_raw())?;
+        let mut config = None;
+        super::cluster_parameter::keep(op, Value::String(AUDIT_CONFIG), |time| {
+            config = Some(AuditConfig::new(self.filter, self.authorization_success, time)?);
+            Ok(DocBuf::build(|out| {
+                out.append("_id", AUDIT_CONFIG)
+                    .append("clusterParameterTime", time)
+                    .append_all(fields.as_raw());
+            }))
+        })?;
+        let config = config.expect("it was made to be kept");
         note(op, "auditConfigure", Code::OK, || {
             doc! { "previous": before.as_raw(), "config": config.shown().as_raw() }
         });

@@ -70,13 +70,13 @@ impl<'a> Command<'a, Operation<'a>> for SetClusterParameter<'a> {
     }
 
     fn run(self, op: &Operation<'a>) -> Result<Reply> {
-        let time = Timestamp(op.last_applied().time + 1);
         let name = self.known.name;
-        let document = DocBuf::build(|out| {
-            out.append("_id", name).append("clusterParameterTime", time).append_all(self.value);
-        });
         let before = self.known.value(&op.view()?).ok();
-        keep(op, Value::String(name), document.as_raw())?;
+        let document = keep(op, Value::String(name), |time| {
+            Ok(DocBuf::build(|out| {
+                out.append("_id", name).append("clusterParameterTime", time).append_all(self.value);
+            }))
+        })?;
         note(op, "setClusterParameter", Code::OK, || {
             doc! { "originalParameter": before.unwrap_or_default().as_raw(), "updatedParameter": document.as_raw() }
         });
@@ -85,18 +85,38 @@ impl<'a> Command<'a, Operation<'a>> for SetClusterParameter<'a> {
     }
 }
 
-/// Puts a document among the parameters that are kept.
+/// Puts a document among the parameters that are kept, and gives it; `make` makes it with its time.
 ///
-/// Errors: those of writing.
-pub fn keep(op: &Operation<'_>, id: Value<'_>, document: RawDoc<'_>) -> Result<()> {
+/// Errors: those of writing and of `make`.
+pub fn keep(
+    op: &Operation<'_>,
+    id: Value<'_>,
+    mut make: impl FnMut(Timestamp) -> Result<DocBuf>,
+) -> Result<DocBuf> {
     with_writer(op, true, |w| {
         let collection = collection_for_write(op, w, CLUSTER_PARAMETERS)?;
         let key = collection.record_key(id)?;
-        match w.read_for_update(&collection, &key)? {
-            Some(old) => w.update(&collection, &key, RawDoc::new(&old), document, None),
-            None => w.insert(&collection, document),
+        let old = w.read_for_update(&collection, &key)?;
+        let old = old.as_ref().map(|old| RawDoc::new(old));
+        let document = make(next_time(op, old.unwrap_or(RawDoc::EMPTY)))?;
+        match old {
+            Some(old) => w.update(&collection, &key, old, document.as_raw(), None)?,
+            None => w.insert(&collection, document.as_raw())?,
         }
+        Ok(document)
     })
+}
+
+/// The time of a change of this document, which is read for it: later than that of any change before, or others would not take it over.
+pub fn next_time(op: &Operation<'_>, old: RawDoc<'_>) -> Timestamp {
+    Timestamp(op.last_applied().time.max(time_of(old).0) + 1)
+}
+
+fn time_of(document: RawDoc<'_>) -> Timestamp {
+    match document.get("clusterParameterTime") {
+        Some(Value::Timestamp(time)) => time,
+        _ => Timestamp(0),
+    }
 }
 
 /// Puts a document that the config servers keep among the parameters of this shard, unless what is there is as new, and has it hold.
@@ -104,15 +124,11 @@ pub fn keep(op: &Operation<'_>, id: Value<'_>, document: RawDoc<'_>) -> Result<(
 /// Errors: those of writing.
 pub fn keep_newer(op: &Operation<'_>, document: RawDoc<'_>) -> Result<()> {
     let id = document.get_or_missing("_id");
-    let time = |document: RawDoc<'_>| match document.get("clusterParameterTime") {
-        Some(Value::Timestamp(time)) => time,
-        _ => Timestamp(0),
-    };
     with_writer(op, true, |w| {
         let collection = collection_for_write(op, w, CLUSTER_PARAMETERS)?;
         let key = collection.record_key(id)?;
         match w.read_for_update(&collection, &key)? {
-            Some(old) if time(RawDoc::new(&old)) >= time(document) => Ok(()),
+            Some(old) if time_of(RawDoc::new(&old)) >= time_of(document) => Ok(()),
             Some(old) => w.update(&collection, &key, RawDoc::new(&old), document, None),
             None => w.insert(&collection, document),
         }

@@ -3,7 +3,7 @@
 mod analyze;
 mod audit_config;
 mod auto_compact;
-mod cluster_parameter;
+pub mod cluster_parameter;
 mod drop_connections;
 mod feature_version;
 mod file_md5;

@@ -1,12 +1,13 @@
 //! `setQuerySettings` and `removeQuerySettings`: indexes, the framework and a refusal for queries of a shape.
 
-use sheaf_bson::{ArrayBuf, DocBuf, RawDoc, Timestamp, Value};
+use sheaf_bson::{ArrayBuf, DocBuf, RawDoc, Value};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_exec::change_stream::CLUSTER_PARAMETERS;
 use sheaf_exec::plan::shape::QueryShape;
 
 use crate::args::{Args, Loose};
 use crate::command::*;
+use crate::commands::admin::cluster_parameter::next_time;
 use crate::commands::admin::parameters;
 use crate::commands::crud::writes::{collection_for_write, with_writer};
 use crate::op::Operation;
@@ -289,12 +290,12 @@ fn change(
     hash: &str,
     mut decide: impl FnMut(Option<RawDoc<'_>>) -> Result<Option<DocBuf>>,
 ) -> Result<()> {
-    let time = Timestamp(op.last_applied().time + 1);
     with_writer(op, true, |w| {
         let collection = collection_for_write(op, w, CLUSTER_PARAMETERS)?;
         let key = collection.record_key(Value::String(PARAMETER))?;
         let old = w.read_for_update(&collection, &key)?;
         let kept = old.as_ref().map_or(RawDoc::EMPTY, |old| RawDoc::new(old));
+        let time = next_time(op, kept);
         let entry = decide(query_settings::entry(kept, hash))?;
         let entries = ArrayBuf::build(|out| {
             query_settings::others(kept, hash).into_iter().for_each(|other| _ = out.push(other));

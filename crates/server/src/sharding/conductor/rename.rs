@@ -157,6 +157,10 @@ pub(super) fn phase(conductor: &Conductor, at: RawDoc<'_>, go_on: Interrupt<'_>)
             "renaming"
         }
         "renaming" => match rename(conductor, at, go_on) {
+            // The target has gone: there is no way back from what passes.
+            Err(error) if error.code() == Code::OUT_OF_DISK_SPACE && side(at, "target").is_some() => {
+                return Err(error);
+            }
             Err(error) => return Conductor::back(error, at, "reopening", go_on),
             Ok(()) => "entering",
         },

@@ -119,6 +119,14 @@ impl Directory {
         Ok(self.shards.read().by_name.values().cloned().collect())
     }
 
+    /// Reads anew which shards there are: another router may just have added one.
+    ///
+    /// Errors: those of asking the config servers; what was known goes on to be.
+    pub fn look_for_shards(&self, go_on: GoOn<'_>) -> Result<()> {
+        let before = self.shards.read().read;
+        self.refresh_shards(before, go_on)
+    }
+
     /// All sets of the cluster: the shards, and the config servers where they are none.
     ///
     /// Errors: as [`Directory::shards`].

@@ -40,6 +40,10 @@ fn look(pid: u32) -> Option<(char, u64)> {
     state_and_start(&std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
 }
 
+fn threads(pid: u32) -> usize {
+    std::fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count)
+}
+
 impl Lasting {
     /// Starts a command in the background, its output going to the end of a file. It does nothing before `noted` has returned: whoever
     /// starts it may be killed at any moment, and then it was noted, or ends by itself.
@@ -85,9 +89,11 @@ impl Lasting {
         Lasting { pid, started: look(pid).map_or(0, |(_, started)| started) }
     }
 
-    /// Whether it still runs. One that has ended and that nobody has collected runs no more.
+    /// Whether it still runs. One that has ended and that nobody has collected runs no more, once its last thread has let go of its files.
     pub fn runs(&self) -> bool {
-        look(self.pid).is_some_and(|(state, started)| started == self.started && state != 'Z')
+        look(self.pid).is_some_and(|(state, started)| {
+            started == self.started && (state != 'Z' || threads(self.pid) > 1)
+        })
     }
 
     /// Waits until it is known whether it runs: one that was noted by whoever was then killed still waits for a word, and is about to

@@ -305,7 +305,12 @@ impl<'a> Command<'a, Operation<'a>> for GetShardMap {
     }
 
     fn run(self, op: &Operation<'a>) -> Result<Reply> {
-        let sets = op.blocking(|| op.router.directory.sets(&|| op.check_interrupt()))?;
+        let directory = &op.router.directory;
+        let sets = op.blocking(|| {
+            // What is known serves while nobody answers.
+            let _ = directory.look_for_shards(&|| op.check_interrupt());
+            directory.sets(&|| op.check_interrupt())
+        })?;
         let sets: Vec<(String, SetAddress)> =
             sets.iter().map(|set| (set.name.to_string(), set.set.address())).collect();
         Ok(Reply::ok()

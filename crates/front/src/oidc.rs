@@ -20,6 +20,9 @@ pub(crate) const OIDC: &str = "MONGODB-OIDC";
 /// The commands that are there only where tokens are taken.
 pub(crate) const OWN_COMMANDS: &[&str] = &["oidcListKeys", "oidcRefreshKeys"];
 
+/// How long a token's key waits for another's turn at asking for keys.
+const TURN: Duration = Duration::from_secs(2);
+
 /// The keys of an issuer.
 #[derive(Clone, Default)]
 struct Kept {
@@ -97,8 +100,8 @@ impl Oidc {
             asked.is_none_or(|asked| asked.elapsed() >= rest)
         };
         if may_ask() {
-            // Whoever comes while one asks does not wait: names of keys are easily made up.
-            if let Some(_turn) = self.reading.try_lock()
+            // Who comes while another asks has that answer; but names of keys are easily made up, so nobody waits long.
+            if let Some(_turn) = self.reading.try_lock_for(TURN)
                 && known().is_none()
                 && may_ask()
             {

@@ -8,6 +8,28 @@ use crate::reactor::give_way;
 use crate::reply::Reply;
 use crate::request::Request;
 
+/// What both say of themselves.
+const fn spec(help: &'static str, needs: &'static [Privilege], threads: Threads) -> Spec {
+    Spec {
+        aliases: &[],
+        help,
+        access: Access::None,
+        transaction: Transaction::Refused,
+        secondary: Secondary::Always,
+        maintenance: true,
+        authentication: Authentication::Required,
+        api_v1: false,
+        admin_only: true,
+        test_only: false,
+        concerns: Concerns::NONE,
+        privileges: Privileges::Needs(needs),
+        spread: Spread::Router,
+        counter: Counter::Command,
+        threads,
+        ends_with_client: false,
+    }
+}
+
 /// The issuers that a command means; all if it names none.
 fn issuers<'a>(args: &mut Args<'a>) -> Result<Option<Vec<&'a str>>> {
     let Some(list) = args.optional::<Array<'a>>("identityProviders")? else { return Ok(None) };
@@ -29,24 +51,11 @@ pub struct OidcListKeys<'a>(Option<Vec<&'a str>>);
 
 impl<'a> Command<'a, Request<'a>> for OidcListKeys<'a> {
     const NAME: &'static str = "oidcListKeys";
-    const SPEC: Spec = Spec {
-        aliases: &[],
-        help: "the keys by which tokens of identity providers are verified",
-        access: Access::None,
-        transaction: Transaction::Refused,
-        secondary: Secondary::Always,
-        maintenance: true,
-        authentication: Authentication::Required,
-        api_v1: false,
-        admin_only: true,
-        test_only: false,
-        concerns: Concerns::NONE,
-        privileges: Privileges::Needs(&[Privilege::on(Resource::Cluster, &[Action::OidcListKeys])]),
-        spread: Spread::Router,
-        counter: Counter::Command,
-        threads: Threads::Control,
-        ends_with_client: false,
-    };
+    const SPEC: Spec = spec(
+        "the keys by which tokens of identity providers are verified",
+        &[Privilege::on(Resource::Cluster, &[Action::OidcListKeys])],
+        Threads::Control,
+    );
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {
         issuers(args).map(OidcListKeys)
@@ -75,24 +84,11 @@ pub struct OidcRefreshKeys<'a>(Option<Vec<&'a str>>);
 
 impl<'a> Command<'a, Request<'a>> for OidcRefreshKeys<'a> {
     const NAME: &'static str = "oidcRefreshKeys";
-    const SPEC: Spec = Spec {
-        aliases: &[],
-        help: "reads the keys of identity providers anew",
-        access: Access::None,
-        transaction: Transaction::Refused,
-        secondary: Secondary::Always,
-        maintenance: true,
-        authentication: Authentication::Required,
-        api_v1: false,
-        admin_only: true,
-        test_only: false,
-        concerns: Concerns::NONE,
-        privileges: Privileges::Needs(&[Privilege::on(Resource::Cluster, &[Action::OidcRefreshKeys])]),
-        spread: Spread::Router,
-        counter: Counter::Command,
-        threads: Threads::Data,
-        ends_with_client: false,
-    };
+    const SPEC: Spec = spec(
+        "reads the keys of identity providers anew",
+        &[Privilege::on(Resource::Cluster, &[Action::OidcRefreshKeys])],
+        Threads::Data,
+    );
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {
         issuers(args).map(OidcRefreshKeys)

@@ -40,8 +40,7 @@ pub fn open_reachable(op: &Operation<'_>, all: &[Addressed], body: &Body<'_>) ->
 /// Errors: as [`open_reachable`].
 pub fn to_one(op: &Operation<'_>, to: &Addressed, namespace: &str) -> Result<Reply> {
     let answers = ask_reachable(op, std::slice::from_ref(to), &Body::of(op))?;
-    let Some(answer) = answers.into_iter().next() else { return Ok(Reply::ok()) };
-    match answer {
+    match answers.into_iter().next().expect("one was asked") {
         Ok(answer) => forward::reply(op, &to.target, &answer),
         Err(error) if is_out_of_reach(&error) => Ok(Reply::ok().with_document("cursor", |cursor| {
             drop(cursor.array("firstBatch"));
@@ -88,7 +87,8 @@ fn ask_reachable(op: &Operation<'_>, all: &[Addressed], body: &Body<'_>) -> Resu
         }
     }
     op.blocking(|| receive(op, under_way, &asker, until, &mut answers))?;
-    Ok(answers.into_iter().flatten().collect())
+    // One that was missing would put the others in its place.
+    Ok(answers.into_iter().map(|answer| answer.expect("each was asked, and received in the end")).collect())
 }
 
 fn receive(

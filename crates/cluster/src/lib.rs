@@ -16,6 +16,7 @@ mod directory;
 mod failure;
 mod monitor;
 mod preference;
+mod reach;
 mod set;
 
 pub use address::SetAddress;
@@ -25,4 +26,5 @@ pub use collections::{Believed, Figures, Sharded, chunk_of};
 pub use directory::{CONFIG_SHARD, Directory, GoOn, Shard, first_batch, run};
 pub use failure::{error_in, for_client, is_not_primary, unreachable};
 pub use preference::{LOCAL_THRESHOLD, Mode, Preference};
-pub use set::ReplicaSet;
+pub use reach::{ELECTION, Patience, ask_together, run_on_each};
+pub use set::{ReplicaSet, SELECTION};

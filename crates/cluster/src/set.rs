@@ -17,7 +17,7 @@ use crate::monitor;
 use crate::preference::{Mode, Preference};
 
 /// How long a request waits for a member that may answer it.
-pub(crate) const SELECTION: Duration = Duration::from_secs(20);
+pub const SELECTION: Duration = Duration::from_secs(20);
 
 /// Who waits for a member of a shard for so long asks whether that is still a shard; and again each time that this has passed.
 const LOOK: Duration = Duration::from_secs(1);

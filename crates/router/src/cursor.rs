@@ -53,6 +53,11 @@ impl Merged {
         Merged { left_out: Some(left_out), ..self }
     }
 
+    /// Whether shards may be left out that cannot be reached.
+    pub fn may_be_partial(&self) -> bool {
+        self.left_out.is_some()
+    }
+
     /// Whether rows of shards are missing that could not be reached.
     pub fn is_partial(&self) -> bool {
         self.left_out.as_ref().is_some_and(|left_out| left_out.load(Ordering::Relaxed))

@@ -1,9 +1,11 @@
 //! A request on its way to a shard, and a shard's reply on its way to the client. Documents are not looked at in either direction: a
 //! request's fields are copied once, for what is added to them, and a reply goes out from where it came in with one copy.
 
+use std::time::Duration;
+
 use sheaf_bson::{DocBuf, DocWriter, Element, RawDoc, Value};
 use sheaf_client::Message;
-use sheaf_cluster::{Answer, Call, error_in, for_client};
+use sheaf_cluster::{Answer, ELECTION, SELECTION, ask_together, error_in, for_client};
 use sheaf_errors::{Code, Result};
 use sheaf_front::reply::Reply;
 use sheaf_front::sampling::TOLD_DIFFS;
@@ -171,26 +173,29 @@ pub fn ask_each(op: &Operation<'_>, all: &[Addressed], body: &Body<'_>) -> Resul
     Ok(exchange_all(op, all.iter().map(|to| (to, message(op, to, body))).collect()))
 }
 
-/// Sends these messages, and gives what became of each, in the same order.
+/// Sends these messages, and gives what became of each, in the same order. Shards that are out of reach are waited for together.
 pub fn exchange_all(op: &Operation<'_>, messages: Vec<(&Addressed, Message)>) -> Vec<Result<Answer>> {
+    exchange_within(op, messages, SELECTION)
+}
+
+/// The same; so long a shard may have nobody who can answer.
+fn exchange_within(
+    op: &Operation<'_>,
+    messages: Vec<(&Addressed, Message)>,
+    most: Duration,
+) -> Vec<Result<Answer>> {
     let go_on = || op.check_interrupt();
-    let asker = op.asker(&go_on);
-    for (to, _) in &messages {
+    let (all, messages): (Vec<&Addressed>, Vec<_>) =
+        messages.into_iter().map(|(to, message)| (to, (to.target.set(), message))).unzip();
+    for to in &all {
         note_participant(op, &to.target);
     }
-    op.blocking(|| {
-        let send = |(to, mut message): (_, Message)| {
-            let to: &Addressed = to;
-            (to, Call::send(to.target.set(), &mut message, &asker), message)
-        };
-        let under_way: Vec<_> = messages.into_iter().map(send).collect();
-        let finish = |(to, call, mut message): (&Addressed, Result<Call>, Message)| {
-            let answer = call.and_then(|call| call.finish(&mut message, &asker));
-            let answer = answer.map_err(|error| to.unanswered(error))?;
-            check(op, &to.target, answer)
-        };
-        under_way.into_iter().map(finish).collect()
-    })
+    let answers = op.blocking(|| ask_together(messages, &op.asker(&go_on), most));
+    let checked = all.into_iter().zip(answers).map(|(to, answer)| {
+        let answer = answer.map_err(|error| to.unanswered(error))?;
+        check(op, &to.target, answer)
+    });
+    checked.collect()
 }
 
 /// Notes that a transaction takes part there.
@@ -335,11 +340,36 @@ pub fn ask_those(
     op: &Operation<'_>,
     who: impl Fn(&Operation<'_>) -> Result<Vec<Addressed>>,
 ) -> Result<(Vec<Addressed>, Vec<Answer>)> {
+    ask_those_within(op, who, SELECTION)
+}
+
+/// The same for who looks how the cluster does, and is told soon that a shard is out of reach.
+///
+/// Errors: as [`ask_those`].
+pub fn ask_those_soon(
+    op: &Operation<'_>,
+    who: impl Fn(&Operation<'_>) -> Result<Vec<Addressed>>,
+) -> Result<(Vec<Addressed>, Vec<Answer>)> {
+    ask_those_within(op, who, ELECTION)
+}
+
+fn ask_those_within(
+    op: &Operation<'_>,
+    who: impl Fn(&Operation<'_>) -> Result<Vec<Addressed>>,
+    most: Duration,
+) -> Result<(Vec<Addressed>, Vec<Answer>)> {
+    let ask = |all: &[Addressed]| -> Result<Vec<Answer>> {
+        if all.len() > 1 {
+            op.choose_read_time();
+        }
+        let messages = all.iter().map(|to| (to, message(op, to, &Body::of(op)))).collect();
+        exchange_within(op, messages, most).into_iter().collect()
+    };
     let first = who(op)?;
-    match ask_all(op, &first, &Body::of(op)) {
+    match ask(&first) {
         Err(error) if error.code() == Code::SHARD_NOT_FOUND => {
             let left = who(op)?;
-            let answers = ask_all(op, &left, &Body::of(op))?;
+            let answers = ask(&left)?;
             Ok((left, answers))
         }
         answers => Ok((first, answers?)),

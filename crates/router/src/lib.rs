@@ -33,6 +33,7 @@ mod stats;
 mod streams;
 mod target;
 mod targeting;
+mod told;
 mod transaction;
 mod view;
 mod write;

@@ -13,6 +13,7 @@ use crate::cursor::{Merged, RouterCursor};
 use crate::forward::{self, Body};
 use crate::gather::{self, Cluster, Current, Link, Reads, Remote};
 use crate::op::Operation;
+use crate::partial::last_moment;
 
 /// The way to the shards for what outlives this command.
 pub fn link(op: &Operation<'_>) -> Arc<Link> {
@@ -48,6 +49,7 @@ impl Merged {
             transaction: op.transaction.take(),
             time: 0,
             batch_size: size,
+            until: self.may_be_partial().then(|| last_moment(op.time_left())).flatten(),
         };
         let (filled, back) = op.blocking(|| link.during(lent, || self.fill_here(op, batch)));
         op.transaction.replace(back.transaction);

@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use sheaf_bson::{ArrayBuf, DocBuf, RawDoc, Timestamp, Value, doc};
-use sheaf_cluster::{GoOn, first_batch, for_client};
-use sheaf_errors::{Result, bail};
+use sheaf_cluster::{GoOn, Shard, first_batch, for_client, run_on_each};
+use sheaf_errors::{Code, Result, bail};
 use sheaf_front::args::Args;
 use sheaf_front::reply::Reply;
 use sheaf_server::commands::sharding::SET_PARAMETERS;
@@ -14,6 +14,7 @@ use sheaf_server::query_settings::{FIELD, PARAMETER};
 use crate::forward;
 use crate::op::Operation;
 use crate::router::Router;
+use crate::told::Told;
 
 /// `setClusterParameter`, `setQuerySettings`, `removeQuerySettings`: done by the config servers, then told to the shards.
 pub fn change<'a>(_: &mut Args<'a>, op: &Operation<'a>) -> Result<Reply> {
@@ -46,15 +47,15 @@ pub fn obey_settings(op: &Operation<'_>, command: RawDoc<'_>) -> Result<()> {
 const TURN: Duration = Duration::from_millis(50);
 
 impl Router {
-    /// Reads the parameters that the config servers keep, as of this time or a later one. If they have changed since, this router obeys
-    /// them, and then the shards are told: one that is out of reach keeps no router from it.
+    /// Reads the parameters that the config servers keep, as of this time or a later one, and obeys them. Then the shards are told, each that
+    /// has not heard of them yet from this router: one that is out of reach keeps neither a router nor other shards from it.
     ///
-    /// Errors: those of asking the config servers and the shards; then it is done the next time.
+    /// Errors: those of asking the config servers and the shards; what was not done then is done the next time.
     pub(crate) fn take_over_parameters(&self, after: Option<Timestamp>, go_on: GoOn<'_>) -> Result<()> {
         // One at a time: what was read before must not come after.
-        let mut known = loop {
-            match self.parameters_kept.try_lock_for(TURN) {
-                Some(known) => break known,
+        let mut told = loop {
+            match self.parameters_told.try_lock_for(TURN) {
+                Some(told) => break told,
                 None => go_on()?,
             }
         };
@@ -64,38 +65,47 @@ impl Router {
         }
         let find = doc! { "find": "clusterParameters", "readConcern": concern.as_raw() };
         let kept = first_batch(self.directory.run("config", &find, true, go_on)?.as_raw());
-        if *known == kept {
-            return Ok(());
+        if told.kept != kept {
+            let is_settings =
+                |kept: &&DocBuf| kept.as_raw().get("_id").and_then(|id| id.as_str()) == Some(PARAMETER);
+            let settings = kept.iter().find(is_settings);
+            self.query_settings.refresh(|| Ok(settings.cloned().unwrap_or_default()))?;
+            *told = Told::of(kept);
         }
-        let is_settings =
-            |kept: &&DocBuf| kept.as_raw().get("_id").and_then(|id| id.as_str()) == Some(PARAMETER);
-        let settings = kept.iter().find(is_settings);
-        self.query_settings.refresh(|| Ok(settings.cloned().unwrap_or_default()))?;
+        let shards = self.directory.shards(go_on)?;
+        let missing = told.missing(shards);
+        let answers = tell(self, &missing, &told.kept, go_on);
         let mut outcome = Ok(());
-        for shard in self.directory.shards(go_on)? {
-            outcome = outcome.and(tell(self, &shard, &kept, go_on));
+        for (shard, answer) in missing.into_iter().zip(answers) {
+            match answer {
+                Ok(()) => _ = told.shards.insert(shard.name),
+                // It has left the cluster meanwhile.
+                Err(error) if error.code() == Code::SHARD_NOT_FOUND => {}
+                Err(error) => outcome = outcome.and(Err(error)),
+            }
         }
-        outcome?;
-        *known = kept;
-        Ok(())
+        outcome
     }
 
-    /// Tells a shard that comes to the cluster.
+    /// Tells a set that becomes a shard.
     ///
-    /// Errors: as [`Router::take_over_parameters`].
-    pub(crate) fn tell_parameters(&self, set: &sheaf_cluster::Shard, go_on: GoOn<'_>) -> Result<()> {
+    /// Errors: those of asking the config servers and the set.
+    pub(crate) fn tell_parameters(&self, set: &Shard, go_on: GoOn<'_>) -> Result<()> {
         let kept = self.directory.find("clusterParameters", &doc! {}, go_on)?;
-        tell(self, set, &kept, go_on)
+        tell(self, std::slice::from_ref(set), &kept, go_on).into_iter().collect()
     }
 }
 
-fn tell(router: &Router, shard: &sheaf_cluster::Shard, kept: &[DocBuf], go_on: GoOn<'_>) -> Result<()> {
-    if kept.is_empty() || &*shard.name == sheaf_cluster::CONFIG_SHARD {
-        return Ok(());
+/// Tells these shards, all at once, and gives what became of it at each.
+fn tell(router: &Router, shards: &[Shard], kept: &[DocBuf], go_on: GoOn<'_>) -> Vec<Result<()>> {
+    if kept.is_empty() {
+        return shards.iter().map(|_| Ok(())).collect();
     }
     let command = doc! {
         (SET_PARAMETERS): 1, "parameters": Value::Array(ArrayBuf::of(kept).as_raw()),
         "writeConcern": { "w": "majority" }
     };
-    sheaf_cluster::run(&shard.set, &router.clock, "admin", &command, true, go_on).map(|_| ())
+    let sets: Vec<_> = shards.iter().map(|shard| &shard.set).collect();
+    let answers = run_on_each(&sets, &router.clock, ("admin", &command), true, go_on);
+    answers.into_iter().map(|answer| answer.map(|_| ())).collect()
 }

@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use sheaf_client::Message;
-use sheaf_cluster::{Answer, Asker, Call};
+use sheaf_cluster::{Answer, Asker, Call, ELECTION, Patience};
 use sheaf_errors::{Code, Error, Result};
 use sheaf_front::reply::Reply;
 
@@ -12,9 +12,6 @@ use crate::addressed::Addressed;
 use crate::forward::{self, Body};
 use crate::gather::{self, Remote, is_out_of_reach};
 use crate::op::Operation;
-
-/// How often it is looked which shards have answered: soon at first, as most answers come soon.
-const LOOKS: (Duration, Duration) = (Duration::from_micros(200), Duration::from_millis(5));
 
 /// What remains of `maxTimeMS`, at the least, for what comes of the answers.
 const REST: Duration = Duration::from_millis(20);
@@ -50,69 +47,59 @@ pub fn to_one(op: &Operation<'_>, to: &Addressed, namespace: &str) -> Result<Rep
     }
 }
 
-/// A request to one shard, on its way.
-struct UnderWay<'t> {
+/// A request to one shard.
+struct Request<'t> {
     at: usize,
     to: &'t Addressed,
-    call: Call,
     message: Message,
+    patience: Patience,
+}
+
+/// The moment at which those that have not answered are left out, of an operation that has so much time.
+pub fn last_moment(left: Option<Duration>) -> Option<Instant> {
+    left.map(|left| Instant::now() + left.saturating_sub(REST.max(left / 10)))
 }
 
 /// What became of the request at each of these, in the same order. Who has a member that can be asked is asked first, and who has answered
-/// is received first: one that says nothing takes up the time, but not the others' answers.
+/// is received first: one that says nothing takes up the time, but not the others' answers. One that has nobody to be asked is waited for
+/// no longer than an election takes.
 fn ask_reachable(op: &Operation<'_>, all: &[Addressed], body: &Body<'_>) -> Result<Vec<Result<Answer>>> {
     if all.len() > 1 {
         op.choose_read_time();
     }
-    let left = op.time_left();
-    let until = left.map(|left| Instant::now() + left.saturating_sub(REST.max(left / 10)));
-    let go_on = || match until {
-        Some(until) if Instant::now() >= until => {
-            op.check_interrupt()?;
-            Err(Error::new(Code::NETWORK_TIMEOUT, "no answer in time"))
+    let (began, until) = (Instant::now(), last_moment(op.time_left()));
+    let go_on = || {
+        op.check_interrupt()?;
+        match until {
+            Some(until) if Instant::now() >= until => {
+                Err(Error::new(Code::NETWORK_TIMEOUT, "no answer in time"))
+            }
+            _ => Ok(()),
         }
-        _ => op.check_interrupt(),
     };
     let asker = op.asker(&go_on);
     let mut order: Vec<(usize, &Addressed)> = all.iter().enumerate().collect();
-    order.sort_by_key(|(_, to)| !to.target.set().can_answer(&asker.preference));
+    order.sort_by_cached_key(|(_, to)| !to.target.set().can_answer(&asker.preference));
     let mut answers: Vec<Option<Result<Answer>>> = all.iter().map(|_| None).collect();
     let mut under_way = Vec::with_capacity(all.len());
     for (at, to) in order {
         let mut message = forward::message(op, to, body);
         forward::note_participant(op, &to.target);
-        match op.blocking(|| Call::send(to.target.set(), &mut message, &asker)) {
-            Ok(call) => under_way.push(UnderWay { at, to, call, message }),
+        let (set, patience) = (to.target.set(), Patience::since(began, ELECTION));
+        let go_on = || go_on().and_then(|()| patience.check(set, &asker.preference));
+        match op.blocking(|| Call::send(set, &mut message, &Asker { go_on: &go_on, ..asker })) {
+            Ok(call) => under_way.push((Request { at, to, message, patience }, call)),
             Err(error) => answers[at] = Some(Err(to.unanswered(error))),
         }
     }
-    op.blocking(|| receive(op, under_way, &asker, until, &mut answers))?;
+    let take = |Request { at, to, mut message, patience }: Request<'_>, call: Call| {
+        let go_on = || go_on().and_then(|()| patience.check(to.target.set(), &asker.preference));
+        let answer = call.finish(&mut message, &Asker { go_on: &go_on, ..asker });
+        let answer = answer.map_err(|error| to.unanswered(error));
+        answers[at] = Some(answer.and_then(|answer| forward::check(op, &to.target, answer)));
+        Ok(())
+    };
+    op.blocking(|| gather::as_they_come(under_way, until, &|| op.check_interrupt(), take))?;
     // One that was missing would put the others in its place.
     Ok(answers.into_iter().map(|answer| answer.expect("each was asked, and received in the end")).collect())
-}
-
-fn receive(
-    op: &Operation<'_>,
-    mut under_way: Vec<UnderWay<'_>>,
-    asker: &Asker<'_>,
-    until: Option<Instant>,
-    answers: &mut [Option<Result<Answer>>],
-) -> Result<()> {
-    let mut pause = LOOKS.0;
-    while !under_way.is_empty() {
-        let is_late = until.is_some_and(|until| Instant::now() >= until);
-        let ready = under_way.extract_if(.., |one| is_late || one.call.is_ready());
-        let ready: Vec<UnderWay<'_>> = ready.collect();
-        if ready.is_empty() {
-            op.check_interrupt()?;
-            std::thread::sleep(pause);
-            pause = (pause * 2).min(LOOKS.1);
-        }
-        for one in ready {
-            let UnderWay { at, to, call, mut message } = one;
-            let answer = call.finish(&mut message, asker).map_err(|error| to.unanswered(error));
-            answers[at] = Some(answer.and_then(|answer| forward::check(op, &to.target, answer)));
-        }
-    }
-    Ok(())
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use sheaf_bson::{ClusterTime, DocBuf, Timestamp, Value, doc};
+use sheaf_bson::{ClusterTime, Timestamp, Value, doc};
 use sheaf_cluster::{Clock, Directory, GoOn, LOCAL_THRESHOLD, ReplicaSet, SetAddress};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_front::cursors::Cursors;
@@ -21,6 +21,7 @@ use crate::decided::Decided;
 use crate::gather::Abandoned;
 use crate::open_times::OpenTimes;
 use crate::session::{OwnSessions, SessionState};
+use crate::told::Told;
 
 /// So long before the present all members are expected to have come: shorter than states are kept.
 const LATELY: Duration = Duration::from_millis(100);
@@ -54,8 +55,8 @@ pub struct Router {
     pub(crate) stale_config: AtomicU64,
     /// What was set for queries of a shape, as the config servers had it last.
     pub(crate) query_settings: KnownSettings,
-    /// The parameters of the cluster that all shards have been told of.
-    pub(crate) parameters_kept: Mutex<Vec<DocBuf>>,
+    /// The parameters of the cluster, and which shards have been told of them.
+    pub(crate) parameters_told: Mutex<Told>,
     /// `--localThreshold`, in milliseconds.
     local_threshold: AtomicU64,
 }
@@ -91,7 +92,7 @@ impl Router {
             abandoned: Arc::default(),
             stale_config: AtomicU64::new(0),
             query_settings: KnownSettings::default(),
-            parameters_kept: Mutex::default(),
+            parameters_told: Mutex::default(),
             local_threshold: AtomicU64::new(LOCAL_THRESHOLD.as_millis() as u64),
             front,
         })

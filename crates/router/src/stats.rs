@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use sheaf_aggregate::{Namespace, StatsSource};
 use sheaf_auth::UserName;
 use sheaf_bson::{ArrayBuf, DocBuf, DocWriter, RawDoc, Value, doc};
-use sheaf_cluster::{GoOn, Preference, Shard};
-use sheaf_errors::{Code, Result, bail};
+use sheaf_cluster::{ELECTION, GoOn, Patience, Preference, Shard};
+use sheaf_errors::Result;
 use sheaf_front::front::Front;
 use sheaf_front::operations;
 use sheaf_front::sampling::SAMPLES;
@@ -17,9 +17,6 @@ use crate::addressed::{Addressed, Placed};
 use crate::gather::{self, Gather, Link, Order};
 use crate::router::Router;
 use crate::target::Target;
-
-/// How long a set may be without a primary while it elects one.
-const ELECTION: Duration = Duration::from_secs(3);
 
 /// How often it is looked for one.
 const LOOK: Duration = Duration::from_millis(20);
@@ -234,17 +231,11 @@ impl Source<'_> {
 ///
 /// Errors: `FailedToSatisfyReadPreference`; those of `go_on`.
 fn check_reachable(shards: &[Shard], go_on: GoOn<'_>) -> Result<()> {
-    let began = Instant::now();
+    let (began, primary) = (Instant::now(), Preference::default());
     for shard in shards {
-        let primary = Preference::default();
+        let patience = Patience::since(began, ELECTION);
         while !shard.set.can_answer(&primary) {
-            if began.elapsed() >= ELECTION {
-                bail!(
-                    Code::FAILED_TO_SATISFY_READ_PREFERENCE,
-                    "Could not find host matching read preference {{ mode: \"primary\" }} for set {}",
-                    shard.set.name()
-                );
-            }
+            patience.check(&shard.set, &primary)?;
             go_on()?;
             std::thread::sleep(LOOK);
         }

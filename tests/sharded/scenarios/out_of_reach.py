@@ -32,6 +32,7 @@ def partial_results_in_time(cluster):
             return db.command("find", "plants", allowPartialResults=True, **more)["cursor"]
 
         assert "partialResultsReturned" not in find(maxTimeMS=20000)
+        opened = find(maxTimeMS=4000, batchSize=2)
         shard = cluster.shards[1].servers[0]
         os.kill(shard.process.pid, signal.SIGSTOP)
         try:
@@ -48,6 +49,11 @@ def partial_results_in_time(cluster):
             cursor = client.whole.command("find", "plants", allowPartialResults=True, maxTimeMS=1000)["cursor"]
             assert cursor["firstBatch"] == [] and cursor["partialResultsReturned"] is True, cursor
             refused(50, lambda: db.command("find", "plants", maxTimeMS=1000))
+            # An open cursor gives what the others have, too, within the time that its find was given.
+            cursor = within(20, lambda: db.command("getMore", opened["id"], collection="plants", batchSize=60)["cursor"])
+            assert cursor["partialResultsReturned"] is True, cursor
+            found = [plant["k"] for plant in opened["firstBatch"] + cursor["nextBatch"]]
+            assert set(range(50)) <= set(found), found
             # What it has answered wrongly is an error all the same.
             refused(2, lambda: find(filter={"k": {"$what": 1}}, maxTimeMS=1000))
         finally:
@@ -61,7 +67,13 @@ def partial_results_in_time(cluster):
             cursor = db.command("getMore", cursor["id"], collection="plants")["cursor"]
             seen += len(cursor["nextBatch"])
         assert cursor["partialResultsReturned"] is True and seen in range(50, 100), (seen, cursor)
+        # Without a time, too, it is waited for no longer than an election takes.
+        for name, there in (("partial", 50), ("whole", 0)):
+            cursor = within(15, lambda: client[name].command("find", "plants", allowPartialResults=True)["cursor"])
+            assert cursor["partialResultsReturned"] is True and len(cursor["firstBatch"]) == there, cursor
         # Who looks how the cluster does is told soon.
+        within(15, lambda: refused(133, lambda: client.admin.command("listDatabases")))
+        within(15, lambda: refused(133, lambda: client.admin.command("currentOp")))
         began = time.monotonic()
         try:
             list(client.admin.aggregate([{"$shardedDataDistribution": {}}]))
@@ -109,3 +121,43 @@ def a_drained_shard_tells_what_its_ranges_wait_for(cluster):
         with cluster.shards[0].direct(0) as shard:
             shard.admin.command({"setParameter": 1, "orphanCleanupDelaySecs": 0})
         eventually(lambda: client.admin.command("removeShard", "shard1")["state"] == "completed", "it is removed")
+
+
+@alone(shards=3, members=1, routers=1)
+def parameters_pass_by_shards_that_are_gone(cluster):
+    """Shards that are out of reach keep a parameter of the cluster from nobody else, and are told when they come back."""
+    def lifetime(shard):
+        with cluster.shards[shard].direct(0) as direct:
+            shown = direct.admin.command("getClusterParameter", "changeStreamOptions")["clusterParameters"][0]
+            return shown["preAndPostImages"]["expireAfterSeconds"]
+
+    with cluster.client(0) as client:
+        def change(seconds):
+            client.admin.command("setClusterParameter", {"changeStreamOptions": {"preAndPostImages": {"expireAfterSeconds": seconds}}})
+
+        change(100)
+        assert [lifetime(shard) for shard in range(3)] == [100, 100, 100]
+        for gone in (0, 1):
+            cluster.shards[gone].servers[0].kill()
+        # One after another they would take their patience each.
+        within(15, lambda: refused(133, lambda: change(200)))
+        assert lifetime(2) == 200
+        for gone in (0, 1):
+            cluster.shards[gone].servers[0].start()
+        eventually(lambda: lifetime(0) == lifetime(1) == 200, "they are told")
+
+
+@alone(shards=2, members=1, routers=1)
+def a_shard_is_told_of_parameters_before_it_is_one(cluster):
+    with cluster.client(0) as client:
+        set_parameter = {"changeStreamOptions": {"preAndPostImages": {"expireAfterSeconds": 100}}}
+        client.admin.command("setClusterParameter", set_parameter)
+        client.admin.command("startShardDraining", "shard1")
+        eventually(lambda: client.admin.command("removeShard", "shard1")["state"] == "completed", "it is removed")
+        with cluster.shards[1].direct(0) as shard:
+            shard.admin.command({"configureFailPoint": "failCommand", "mode": {"times": 1}, "data": {
+                "failCommands": ["_shardsvrSetClusterParameter"], "failInternalCommands": True, "errorCode": 8}})
+        address = cluster.address(cluster.shards[1])
+        refused(8, lambda: client.admin.command("addShard", address))
+        assert [shard["_id"] for shard in client.admin.command("listShards")["shards"]] == ["shard0"]
+        assert client.admin.command("addShard", address)["shardAdded"] == "shard1"

@@ -21,7 +21,7 @@ struct Database {
 /// `{listDatabases: 1, filter: {...}, nameOnly: true}`. The filter looks at names and sizes of each shard.
 pub fn run<'a>(_: &mut Args<'a>, op: &Operation<'a>) -> Result<Reply> {
     let config_is_shard = forward::all_shards(op)?.iter().any(|shard| shard.target.name() == CONFIG_SHARD);
-    let (targets, answers) = forward::ask_those(op, forward::all_sets)?;
+    let (targets, answers) = forward::ask_those_soon(op, forward::all_sets)?;
     // The shards do not ask who the user is.
     let all = op.rights.may(sheaf_auth::Target::Cluster, &[Action::ListDatabases]);
     let only_own = op.body().get("authorizedDatabases").map_or(!all, |only| only.truthy());

@@ -19,7 +19,7 @@ pub fn current<'a>(_: &mut Args<'a>, op: &Operation<'a>) -> Result<Reply> {
     if own_only && !op.rights.are_everything() {
         return Ok(own(op));
     }
-    let (targets, answers) = forward::ask_those(op, forward::all_sets)?;
+    let (targets, answers) = forward::ask_those_soon(op, forward::all_sets)?;
     Ok(Reply::ok().with_array("inprog", |list| {
         for (to, answer) in targets.iter().zip(&answers) {
             let target = &to.target;

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use sheaf_bson::{DocBuf, RawDoc, Value, doc};
-use sheaf_cluster::{ReplicaSet, SetAddress};
+use sheaf_cluster::{ReplicaSet, SetAddress, Shard};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_front::args::Args;
 use sheaf_front::command::*;
@@ -108,17 +108,21 @@ impl AddShard<'_> {
         let brought = self.check_empty(op, &set, &known)?;
         let cluster_id = op.router.cluster_id(&go_on)?;
         self.identify(op, &set, name, cluster_id)?;
+        // Before it is one: a shard that has not been told would run by other parameters than the rest.
+        let shard = Shard { name: name.into(), set: set.clone(), draining: false };
+        op.router.tell_parameters(&shard, &go_on)?;
         for db in &brought {
             op.router.directory.adopt_database(db, name, &go_on)?;
         }
         let time = op.router.clock.now().unwrap_or(sheaf_bson::Timestamp(0));
-        let shard = doc! {
+        let entry = doc! {
             "_id": name, "host": &set.address().to_string(), "state": 1, "topologyTime": Value::Timestamp(time),
             "replSetConfigVersion": -1i64
         };
-        op.router.directory.write(&doc! { "insert": "shards", "documents": [shard.as_raw()] }, &go_on)?;
+        op.router.directory.write(&doc! { "insert": "shards", "documents": [entry.as_raw()] }, &go_on)?;
         op.router.directory.forget();
-        op.router.tell_parameters(&op.router.directory.shard(name, &go_on)?, &go_on)?;
+        // What was set meanwhile was told to the others. Should it be out of reach just now, each router goes on to tell it.
+        let _ = op.router.tell_parameters(&shard, &go_on);
         Ok(Reply::ok().with("shardAdded", name))
     }
 

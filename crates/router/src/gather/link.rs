@@ -16,6 +16,7 @@ use sheaf_shard::ShardId;
 
 use super::on_member::{Abandoned, OnMember};
 use super::open::is_out_of_reach;
+use super::ready::as_they_come;
 use super::remote::Remote;
 use crate::addressed::{Addressed, Placed, ShardVersion, on_the_way};
 use crate::session::Transaction;
@@ -49,6 +50,8 @@ pub struct Current {
     pub time: u64,
     /// How much it wants at a time.
     pub batch_size: Option<usize>,
+    /// When shards that have not answered are left out, where they may be.
+    pub until: Option<Instant>,
 }
 
 /// What a link goes through.
@@ -152,7 +155,8 @@ impl Link {
         Ok(())
     }
 
-    /// The same of those that can be reached; the others are at their end. Whether there are such.
+    /// The same of those that can be reached; the others are at their end, and so are those that have not answered at the last moment of
+    /// this command. Whether there are such.
     ///
     /// Errors: the first that a member answers; those of `go_on`.
     pub fn refill_reachable(
@@ -160,22 +164,42 @@ impl Link {
         remotes: &mut [&mut Remote],
         go_on: &dyn Fn() -> Result<()>,
     ) -> Result<bool> {
-        let calls: Vec<Result<Call>> = remotes.iter().map(|remote| self.send_get_more(remote)).collect();
+        let until = self.current.lock().until;
+        let in_time = || match until {
+            Some(until) if Instant::now() >= until => {
+                Err(Error::new(Code::NETWORK_TIMEOUT, "no answer in time"))
+            }
+            _ => go_on(),
+        };
         let mut left_out = false;
-        for (remote, call) in remotes.iter_mut().zip(calls) {
-            match call.and_then(|call| call.finish_there(go_on)) {
-                Ok(answer) => {
-                    self.check(&remote.cursor.target, &answer)?;
-                    remote.take(answer.reply())?;
-                }
+        let mut under_way = Vec::with_capacity(remotes.len());
+        for (at, remote) in remotes.iter_mut().enumerate() {
+            match self.send_get_more(remote) {
+                Ok(call) => under_way.push((at, call)),
                 Err(error) if is_out_of_reach(&error) => {
-                    go_on()?;
                     remote.give_up();
                     left_out = true;
                 }
                 Err(error) => return Err(error),
             }
         }
+        as_they_come(under_way, until, go_on, |at, call| {
+            let remote = &mut *remotes[at];
+            match call.finish_there(&in_time) {
+                Ok(answer) => {
+                    self.check(&remote.cursor.target, &answer)?;
+                    remote.take(answer.reply())?;
+                }
+                Err(error) if is_out_of_reach(&error) => {
+                    remote.give_up();
+                    left_out = true;
+                }
+                Err(error) => return Err(error),
+            }
+            Ok(())
+        })?;
+        // Whoever asks may have been told to stop meanwhile, which is nobody's silence.
+        go_on()?;
         Ok(left_out)
     }
 

@@ -151,6 +151,9 @@ pub(crate) struct CollectionState {
     pub gate: Arc<Gate>,
     /// Key of the next record of a capped collection.
     pub next_key: AtomicU64,
+    /// No record of a capped collection that is there, or comes, has a smaller key. It may lag: it spares whoever looks for the
+    /// oldest record the walk over those that were deleted.
+    pub first_key: AtomicU64,
     /// Time of the newest commit to the collection, or of its DDL, since the start.
     pub last_commit: AtomicU64,
     /// Scans since the start: all, and those of cursors that are not tailable.
@@ -167,6 +170,7 @@ impl CollectionState {
             dirty: AtomicBool::new(false),
             gate: Arc::default(),
             next_key: AtomicU64::new(1),
+            first_key: AtomicU64::new(0),
             last_commit: AtomicU64::new(0),
             scans: Default::default(),
             version: AtomicU64::new(1),

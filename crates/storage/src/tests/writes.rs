@@ -289,6 +289,75 @@ fn a_refused_insert_trims_nothing() {
     assert_eq!(all(&open(copy.path()), "db.capped").len(), 3);
 }
 
+/// Whoever trims finds the oldest record at once: without knowing where it was before, each insert would walk over all that
+/// were ever deleted and are still in memory.
+#[test]
+fn trimming_does_not_walk_over_what_was_trimmed() {
+    use rocksdb::perf::{PerfContext, PerfMetric, PerfStatsLevel, set_perf_stats};
+    let (_dir, engine) = fresh();
+    create(&engine, "db.capped", doc! { "capped": true, "size": 100_000, "max": 3 });
+    for n in 0..500 {
+        insert(&engine, "db.capped", &doc! { "_id": n }).unwrap();
+    }
+    set_perf_stats(PerfStatsLevel::EnableCount);
+    let mut context = PerfContext::default();
+    context.reset();
+    insert(&engine, "db.capped", &doc! { "_id": 500 }).unwrap();
+    let skipped = context.metric(PerfMetric::InternalDeleteSkippedCount);
+    set_perf_stats(PerfStatsLevel::Disable);
+    assert!(skipped < 10, "an insert walked over {skipped} deleted records");
+    assert_eq!(all(&engine, "db.capped").len(), 3);
+    assert_valid(&engine, "db.capped");
+}
+
+/// One unit may write to several: what it has trimmed of one is not trimmed again when it comes back to it.
+#[test]
+fn a_unit_trims_two_capped_collections_in_turns() {
+    let (_dir, engine) = fresh();
+    let names = ["db.one", "db.two"];
+    for name in names {
+        create(&engine, name, doc! { "capped": true, "size": 100_000, "max": 3 });
+        for n in 0..3 {
+            insert(&engine, name, &doc! { "_id": n }).unwrap();
+        }
+    }
+    let mut unit = engine.write(GO_ON);
+    for n in 3..10 {
+        for name in names {
+            let collection = unit.collection(name).unwrap().unwrap();
+            unit.insert(&collection, doc! { "_id": n }.as_raw()).unwrap();
+        }
+    }
+    unit.commit().unwrap();
+    for name in names {
+        assert_eq!(all(&engine, name), [7, 8, 9].map(|n| format!("{:?}", doc! { "_id": n }.as_raw())));
+        assert_valid(&engine, name);
+    }
+}
+
+#[test]
+fn what_is_trimmed_may_have_changed_since_it_was_seen() {
+    let (_dir, engine) = fresh();
+    create(&engine, "db.capped", doc! { "capped": true, "size": 100_000, "max": 3 });
+    for n in 0..3 {
+        insert(&engine, "db.capped", &doc! { "_id": n }).unwrap();
+    }
+    let mut unit = engine.write(GO_ON);
+    let collection = unit.collection("db.capped").unwrap().unwrap();
+    unit.insert(&collection, doc! { "_id": 3 }.as_raw()).unwrap();
+    let mut other = engine.write(GO_ON);
+    other.collection("db.capped").unwrap().unwrap();
+    let key = 2u64.to_be_bytes();
+    let old = other.read_for_update(&collection, &key).unwrap().unwrap();
+    let new = doc! { "_id": 1, "text": "longer" };
+    other.update(&collection, &key, RawDoc::new(&old), new.as_raw(), None).unwrap();
+    other.commit().unwrap();
+    unit.insert(&collection, doc! { "_id": 4 }.as_raw()).unwrap();
+    unit.commit().unwrap();
+    assert_eq!(all(&engine, "db.capped"), [2, 3, 4].map(|n| format!("{:?}", doc! { "_id": n }.as_raw())));
+    assert_valid(&engine, "db.capped");
+}
+
 #[test]
 fn tailing_a_capped_collection() {
     struct Flag(AtomicU32);

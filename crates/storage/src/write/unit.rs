@@ -10,6 +10,7 @@ use sheaf_errors::Result;
 use sheaf_meter::Held;
 use smallvec::SmallVec;
 
+use self::capped::Oldest;
 use crate::catalog::Collection;
 use crate::commit::prepared::{Counts, Prepared};
 use crate::core::Core;
@@ -59,6 +60,8 @@ pub struct WriteUnit<'i> {
     last: Option<OpTime>,
     /// The newest record that this unit trims from a capped collection, uncommitted: the next insert trims behind it.
     trimmed: Option<Vec<u8>>,
+    /// Stands on what the next insert trims, while the collection's lock is held.
+    oldest: Option<Oldest>,
     /// What is pending, if it is much. Keys are in it several times, so it can be a multiple of the message.
     memory: Held,
     /// What the log says of the next operations besides what they do.
@@ -152,6 +155,7 @@ impl<'i> WriteUnit<'i> {
             joint: Vec::new(),
             last: None,
             trimmed: None,
+            oldest: None,
             memory: Held::default(),
             marks: Marks::default(),
             stays: false,
@@ -201,6 +205,7 @@ impl<'i> WriteUnit<'i> {
         self.locks.clear();
         self.pending.clear();
         self.trimmed = None;
+        self.oldest = None;
         self.fsync_pass = None;
         self.memory = Held::default();
         let at = result?;
@@ -213,6 +218,7 @@ impl<'i> WriteUnit<'i> {
         self.core.commits.locks().unlock(&self.locks, self.owner);
         self.locks.clear();
         self.pending.clear();
+        self.oldest = None;
         self.fsync_pass = None;
     }
 

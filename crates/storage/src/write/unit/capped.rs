@@ -12,7 +12,7 @@ use sheaf_errors::{Code, Result, bail};
 use super::WriteUnit;
 use crate::catalog::Collection;
 use crate::db::{Cf, IterCell};
-use crate::keys::{PREFIX, capped_key, prefix_range, prefixed};
+use crate::keys::{PREFIX, capped_key, full_key, prefix_range, prefixed};
 use crate::locks::LockKey;
 use crate::write::Op;
 use crate::write::changes::capped_lock;
@@ -20,8 +20,17 @@ use crate::write::changes::capped_lock;
 /// Records that are deleted in one commit where a collection is over its limits already (`collMod` made them smaller).
 const EXCESS_STEP: usize = 1000;
 
-/// The oldest committed records, with their keys within the collection.
-type Oldest = Vec<(Vec<u8>, Vec<u8>)>;
+/// Records that are to go, with their keys within the collection, oldest first.
+type Victims = Vec<(Vec<u8>, Vec<u8>)>;
+
+/// A walk over the oldest committed records that the unit does not delete already.
+pub(super) struct Oldest {
+    /// Of the collection.
+    ident: u32,
+    cell: IterCell,
+    /// [`Collection::version`] from before it began: what it shows is what is there for as long as this has not changed.
+    version: u64,
+}
 
 /// What a capped collection may hold.
 #[derive(Clone, Copy)]
@@ -71,7 +80,10 @@ impl WriteUnit<'_> {
         self.begin_write(collection)?;
         let rid = collection.state.next_key.load(Ordering::Acquire);
         let record_key = capped_key(rid);
-        let Some((victims, enough)) = self.victims(collection, limits, len, most, doc.is_some())? else {
+        let mut walk = None;
+        let Some((victims, enough)) =
+            self.victims(collection, &mut walk, limits, len, most, doc.is_some())?
+        else {
             // What is to go is pending here: the database shows it after a commit only.
             self.flush()?;
             return Ok(false);
@@ -84,13 +96,14 @@ impl WriteUnit<'_> {
         if let Some(doc) = doc {
             self.changes.compute(collection, &record_key, None, Some(doc), self.core.commits.locks())?;
             self.changes.check_long_keys(&self.core.flushes, collection, Op::Insert(doc))?;
-            let new = self.changes.locks.clone();
-            if !self.settle(&new)? {
-                return Ok(false);
-            }
-            locks.extend_from_slice(&new);
+            locks.extend_from_slice(&self.changes.locks);
         }
-        if !self.lock_all(&locks)? || !self.all_there(collection, &victims)? {
+        // A victim is pending already where the unit has written to another capped collection in between.
+        if !self.settle(&locks)? || !self.lock_all(&locks)? {
+            return Ok(false);
+        }
+        let changed = walk.as_ref().is_some_and(|walk| walk.version != collection.version());
+        if changed && !self.all_there(collection, &victims)? {
             return Ok(false);
         }
         if doc.is_some() {
@@ -100,6 +113,9 @@ impl WriteUnit<'_> {
         let shield = sheaf_meter::shield();
         self.exchange(collection, &victims, rid, doc)?;
         drop(shield);
+        if walk.is_some() {
+            self.oldest = walk;
+        }
         Ok(enough)
     }
 
@@ -107,7 +123,7 @@ impl WriteUnit<'_> {
     fn exchange(
         &mut self,
         collection: &Arc<Collection>,
-        victims: &Oldest,
+        victims: &Victims,
         rid: u64,
         doc: Option<RawDoc<'_>>,
     ) -> Result<()> {
@@ -133,21 +149,22 @@ impl WriteUnit<'_> {
     }
 
     /// The oldest committed records that have to go, and whether they are enough; none if the records that are left are
-    /// all pending here.
+    /// all pending here. `walk` is then what has shown them.
     fn victims(
-        &self,
+        &mut self,
         collection: &Arc<Collection>,
+        walk: &mut Option<Oldest>,
         limits: Limits,
         len: i64,
         most: usize,
         one_more: bool,
-    ) -> Result<Option<(Oldest, bool)>> {
-        let mut victims = Oldest::new();
+    ) -> Result<Option<(Victims, bool)>> {
+        let mut victims = Victims::new();
         let (mut docs, mut bytes) = (i64::from(one_more), len);
         if self.fits(collection, limits, docs, bytes) {
             return Ok(Some((victims, true)));
         }
-        let mut cell = self.oldest(collection)?;
+        let cell = &mut walk.insert(self.oldest(collection)?).cell;
         while !self.fits(collection, limits, docs, bytes) {
             if victims.len() == most {
                 return Ok(Some((victims, false)));
@@ -172,8 +189,13 @@ impl WriteUnit<'_> {
         bytes <= limits.size && limits.max.is_none_or(|max| docs <= max)
     }
 
-    /// At the oldest committed record that this unit does not delete already.
-    fn oldest(&self, collection: &Collection) -> Result<IterCell> {
+    /// At the oldest committed record that this unit does not delete already. The collection's lock is held: no other unit
+    /// deletes from this end. Whoever takes the walk gives it back when what it showed is noted as deleted.
+    fn oldest(&mut self, collection: &Collection) -> Result<Oldest> {
+        if let Some(oldest) = self.oldest.take().filter(|oldest| oldest.ident == collection.ident) {
+            return Ok(oldest);
+        }
+        let version = collection.version();
         let (lower, upper) = prefix_range(collection.ident);
         let mut options = rocksdb::ReadOptions::default();
         options.set_iterate_upper_bound(upper.to_vec());
@@ -185,14 +207,19 @@ impl WriteUnit<'_> {
                 }
             }
             _ => {
-                cell.step(|iter| iter.seek(lower))?;
+                let first = capped_key(collection.state.first_key.load(Ordering::Acquire));
+                let found = cell.step(|iter| iter.seek(full_key(collection.ident, &first)))?;
+                let rid = cell.iter().key().filter(|_| found).and_then(|key| key[PREFIX..].first_chunk());
+                if let Some(rid) = rid {
+                    collection.state.first_key.fetch_max(u64::from_be_bytes(*rid), Ordering::AcqRel);
+                }
             }
         }
-        Ok(cell)
+        Ok(Oldest { ident: collection.ident, cell, version })
     }
 
     /// Whether records that were read before they were locked are what they were.
-    fn all_there(&mut self, collection: &Collection, records: &Oldest) -> Result<bool> {
+    fn all_there(&mut self, collection: &Collection, records: &Victims) -> Result<bool> {
         let mut full = std::mem::take(&mut self.key);
         let mut same = true;
         for (key, old) in records {

@@ -2,6 +2,7 @@
 
 mod arithmetic;
 mod text;
+mod trigonometry;
 
 use std::cmp::Ordering;
 

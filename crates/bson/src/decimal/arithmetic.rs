@@ -176,7 +176,7 @@ impl Decimal128 {
     }
 
     /// In decNumber's form.
-    fn to_dec(self) -> dec::Decimal128 {
+    pub(super) fn to_dec(self) -> dec::Decimal128 {
         let (negative, coefficient, exponent) = match self.class() {
             Class::Nan => return dec::Decimal128::NAN,
             Class::Infinite { negative: false } => {
@@ -201,7 +201,7 @@ impl Decimal128 {
     }
 
     /// From decNumber's form.
-    fn from_dec(n: dec::Decimal128) -> Decimal128 {
+    pub(super) fn from_dec(n: dec::Decimal128) -> Decimal128 {
         let negative = n.is_signed();
         if n.is_nan() {
             Decimal128::NAN
@@ -229,7 +229,10 @@ impl Decimal128 {
 }
 
 /// Rounds the number to 113 bits, as a binary number of 128 bits has them; those out of a double's range stay as they are.
-fn through_binary(cx: &mut dec::Context<dec::Decimal<15>>, n: &mut dec::Decimal<15>) {
+pub(super) fn through_binary<const N: usize>(
+    cx: &mut dec::Context<dec::Decimal<N>>,
+    n: &mut dec::Decimal<N>,
+) {
     let Ok(near) = cx.try_into_f64(*n) else { return };
     if !near.is_normal() {
         return;

@@ -1,6 +1,6 @@
 //! Trigonometry.
 
-use sheaf_bson::{Decimal128, Value, number};
+use sheaf_bson::{Decimal128, Value, compare, number};
 use sheaf_errors::{Result, bail};
 
 use super::arithmetic::numeric;
@@ -9,51 +9,67 @@ use crate::expr::Cx;
 use crate::operator::{Operator, binary, unary};
 
 pub(crate) static OPERATORS: &[Operator] = &[
-    unary("$sin", |v, _| bounded("$sin", v[0], f64::sin, FINITE)),
-    unary("$cos", |v, _| bounded("$cos", v[0], f64::cos, FINITE)),
-    unary("$tan", |v, _| bounded("$tan", v[0], f64::tan, FINITE)),
-    unary("$asin", |v, _| bounded("$asin", v[0], f64::asin, UNIT)),
-    unary("$acos", |v, _| bounded("$acos", v[0], f64::acos, UNIT)),
-    unary("$atan", |v, _| bounded("$atan", v[0], f64::atan, ANY)),
-    unary("$sinh", |v, _| bounded("$sinh", v[0], f64::sinh, ANY)),
-    unary("$cosh", |v, _| bounded("$cosh", v[0], f64::cosh, ANY)),
-    unary("$tanh", |v, _| bounded("$tanh", v[0], f64::tanh, ANY)),
-    unary("$asinh", |v, _| bounded("$asinh", v[0], f64::asinh, ANY)),
-    unary("$acosh", |v, _| bounded("$acosh", v[0], f64::acosh, FROM_ONE)),
-    unary("$atanh", |v, _| bounded("$atanh", v[0], f64::atanh, UNIT)),
+    unary("$sin", |v, _| bounded("$sin", v[0], (f64::sin, Decimal128::sin), FINITE)),
+    unary("$cos", |v, _| bounded("$cos", v[0], (f64::cos, Decimal128::cos), FINITE)),
+    unary("$tan", |v, _| bounded("$tan", v[0], (f64::tan, Decimal128::tan), FINITE)),
+    unary("$asin", |v, _| bounded("$asin", v[0], (f64::asin, Decimal128::asin), UNIT)),
+    unary("$acos", |v, _| bounded("$acos", v[0], (f64::acos, Decimal128::acos), UNIT)),
+    unary("$atan", |v, _| bounded("$atan", v[0], (f64::atan, Decimal128::atan), ANY)),
+    unary("$sinh", |v, _| bounded("$sinh", v[0], (f64::sinh, Decimal128::sinh), ANY)),
+    unary("$cosh", |v, _| bounded("$cosh", v[0], (f64::cosh, Decimal128::cosh), ANY)),
+    unary("$tanh", |v, _| bounded("$tanh", v[0], (f64::tanh, Decimal128::tanh), ANY)),
+    unary("$asinh", |v, _| bounded("$asinh", v[0], (f64::asinh, Decimal128::asinh), ANY)),
+    unary("$acosh", |v, _| bounded("$acosh", v[0], (f64::acosh, Decimal128::acosh), FROM_ONE)),
+    unary("$atanh", |v, _| bounded("$atanh", v[0], (f64::atanh, Decimal128::atanh), UNIT)),
     binary("$atan2", atan2),
     unary("$degreesToRadians", |v, _| scaled("$degreesToRadians", v[0], 180.0, true)),
     unary("$radiansToDegrees", |v, _| scaled("$radiansToDegrees", v[0], 180.0, false)),
 ];
 
-/// The arguments for which a function is defined, in MongoDB's notation and as a test.
+/// The arguments for which a function is defined, in MongoDB's notation and as bounds.
 struct Domain {
     text: &'static str,
-    holds: fn(f64) -> bool,
+    low: Value<'static>,
+    high: Value<'static>,
+    /// Whether the bounds are in it.
+    closed: bool,
 }
 
-const ANY: Domain = Domain { text: "[-inf,inf]", holds: |_| true };
-const FINITE: Domain = Domain { text: "(-inf,inf)", holds: f64::is_finite };
-const UNIT: Domain = Domain { text: "[-1,1]", holds: |n| (-1.0..=1.0).contains(&n) };
-const FROM_ONE: Domain = Domain { text: "[1,inf]", holds: |n| n >= 1.0 };
+impl Domain {
+    /// Compares decimals as such: a double may not reach them.
+    fn holds(&self, value: Value<'_>) -> bool {
+        let (low, high) = (compare(value, self.low), compare(value, self.high));
+        if self.closed { low.is_ge() && high.is_le() } else { low.is_gt() && high.is_lt() }
+    }
+}
 
-/// A function of one number. Decimal arguments are computed as doubles, so that their results carry 15
-/// digits instead of 34.
-fn bounded<'a>(name: &str, value: Value<'a>, apply: fn(f64) -> f64, domain: Domain) -> Result<Value<'a>> {
+const LEAST: Value<'static> = Value::Double(f64::NEG_INFINITY);
+const GREATEST: Value<'static> = Value::Double(f64::INFINITY);
+const ANY: Domain = Domain { text: "[-inf,inf]", low: LEAST, high: GREATEST, closed: true };
+const FINITE: Domain = Domain { text: "(-inf,inf)", low: LEAST, high: GREATEST, closed: false };
+const UNIT: Domain =
+    Domain { text: "[-1,1]", low: Value::Double(-1.0), high: Value::Double(1.0), closed: true };
+const FROM_ONE: Domain = Domain { text: "[1,inf]", low: Value::Double(1.0), high: GREATEST, closed: true };
+
+/// A function of one number: of doubles, and of decimals.
+type Functions = (fn(f64) -> f64, fn(Decimal128) -> Decimal128);
+
+fn bounded<'a>(
+    name: &str,
+    value: Value<'a>,
+    (doubles, decimals): Functions,
+    domain: Domain,
+) -> Result<Value<'a>> {
     if let Some(n) = value.as_f64()
         && !n.is_nan()
-        && !(domain.holds)(n)
+        && !domain.holds(value)
     {
         bail!(50989, "cannot apply {name} to {}, value must be in {}", show(value), domain.text);
     }
-    numeric(name, value, |value| of_double(value, apply))
-}
-
-fn of_double(value: Value<'_>, apply: impl FnOnce(f64) -> f64) -> Option<Value<'static>> {
-    match value {
-        Value::Decimal128(n) => Some(Value::Decimal128(Decimal128::from_f64(apply(n.to_f64())))),
-        value => value.as_f64().map(|n| Value::Double(apply(n))),
-    }
+    numeric(name, value, |value| match value {
+        Value::Decimal128(n) => Some(Value::Decimal128(decimals(n))),
+        value => value.as_f64().map(|n| Value::Double(doubles(n))),
+    })
 }
 
 fn atan2<'a>(v: &[Value<'a>], _: Cx<'a, '_>) -> Result<Value<'a>> {
@@ -65,9 +81,11 @@ fn atan2<'a>(v: &[Value<'a>], _: Cx<'a, '_>) -> Result<Value<'a>> {
         let (which, bad) = if y.is_number() { ("second", x) } else { ("first", y) };
         bail!(51044, "$atan2 only supports numeric types, not {} as its {which} argument", bad.type_name());
     };
-    let angle = a.atan2(b);
     let decimal = matches!(y, Value::Decimal128(_)) || matches!(x, Value::Decimal128(_));
-    Ok(if decimal { Value::Decimal128(Decimal128::from_f64(angle)) } else { Value::Double(angle) })
+    Ok(match (number::to_decimal(y), number::to_decimal(x)) {
+        (Some(y), Some(x)) if decimal => Value::Decimal128(y.atan2(x)),
+        _ => Value::Double(a.atan2(b)),
+    })
 }
 
 /// Multiplies by pi/180 or its inverse.

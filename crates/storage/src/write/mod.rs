@@ -298,9 +298,43 @@ pub(crate) fn write_conflict() -> Error {
     )
 }
 
+/// Most bytes of the key of a clustered collection's record.
+const CLUSTERED_KEY_MAX: usize = 8 << 20;
+
+/// What is so of a clustered collection's keys: records of others have names of their own in MongoDB.
+///
+/// Errors: 5894900.
+pub(crate) fn check_record_key(collection: &Collection, key: &[u8]) -> Result<()> {
+    if key.len() > CLUSTERED_KEY_MAX && is_clustered(collection) {
+        bail!(5894900, "Size of RecordId ({}) is above limit of {CLUSTERED_KEY_MAX} bytes", key.len());
+    }
+    Ok(())
+}
+
+fn is_clustered(collection: &Collection) -> bool {
+    collection.options.as_raw().element("clusteredIndex").is_some()
+}
+
+/// The error where MongoDB cannot tell the `_id` of a clustered collection that exists: it has nothing but the record's name, which
+/// does not say of what type a number is, and fails to read those that no int32 can be.
+fn untold(id: Value<'_>) -> Option<Error> {
+    const LARGE: f64 = 9_223_372_036_854_775_808.0;
+    if matches!(id, Value::Int64(n) if n != i64::MIN) {
+        return None;
+    }
+    match id.as_f64()? {
+        n if n.is_nan() => Some(Error::new(Code(50819), "Invalid type bits for numeric NaN")),
+        n if n.abs() >= LARGE => Some(Error::new(Code(50826), "Unexpected type of large number.")),
+        _ => None,
+    }
+}
+
 /// The error for an `_id` that exists.
 pub(crate) fn duplicate_id(collection: &Collection, doc: RawDoc<'_>) -> Error {
     let id = doc.get("_id").unwrap_or(Value::Null);
+    if let Some(error) = Some(id).filter(|id| id.is_number() && is_clustered(collection)).and_then(untold) {
+        return error;
+    }
     let index = collection.indexes.first().expect("a collection with records has an index on _id");
     index.duplicate_id(&collection.namespace, id)
 }

@@ -29,7 +29,8 @@ use crate::write::changes::{Changes, record_lock, record_lock_at};
 use crate::write::guard;
 use crate::write::sessions;
 use crate::write::{
-    CreateCollection, DocumentKey, Marks, MayCreate, Op, Write, duplicate_id, refuse_view, write_conflict,
+    CreateCollection, DocumentKey, Marks, MayCreate, Op, Write, check_record_key, duplicate_id, refuse_view,
+    write_conflict,
 };
 
 /// How long a transaction waits for DDL on a collection: `maxTransactionLockRequestTimeoutMillis`.
@@ -556,6 +557,7 @@ impl Write for Transaction {
         let mut record_key = std::mem::take(&mut self.key);
         record_key.clear();
         put_id_key(doc.get_or_missing("_id"), &mut record_key)?;
+        check_record_key(collection, &record_key)?;
         let result = self.change(collection, &record_key, Op::Insert(doc));
         self.key = record_key;
         result

@@ -26,7 +26,9 @@ use crate::sequencer::stays_here;
 use crate::write::changes::{Changes, record_lock_at};
 use crate::write::guard;
 use crate::write::sessions;
-use crate::write::{CreateCollection, DocumentKey, Marks, Op, Write, duplicate_id, refuse_view};
+use crate::write::{
+    CreateCollection, DocumentKey, Marks, Op, Write, check_record_key, duplicate_id, refuse_view,
+};
 
 /// From so much on what is pending is counted with the operation's memory.
 const COUNTED_BYTES: usize = 1 << 20;
@@ -375,6 +377,7 @@ impl<'i> WriteUnit<'i> {
         record_key: &mut Vec<u8>,
     ) -> Result<()> {
         put_id_key(doc.get_or_missing("_id"), record_key)?;
+        check_record_key(collection, record_key)?;
         self.hold_placed(collection, doc)?;
         self.begin_write(collection)?;
         self.changes.compute(collection, record_key, None, Some(doc), self.core.commits.locks())?;

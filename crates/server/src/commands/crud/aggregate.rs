@@ -225,7 +225,7 @@ impl<'a> Aggregate<'a> {
             uuid: args.optional("collectionUUID")?,
         };
         if aggregate.uuid.is_some() && collection.is_empty() {
-            bail!(4928902, "collectionUUID is not supported on a collectionless aggregation");
+            bail!(4928901, "collectionUUID is not supported for a collectionless aggregation");
         }
         args.ignore(&["fromMongos", "needsMerge", "isMapReduceCommand", "exchange"]);
         Ok(aggregate)

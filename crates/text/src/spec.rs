@@ -127,7 +127,7 @@ fn normal_weights(spec: RawDoc<'_>, key: RawDoc<'_>) -> Result<BTreeMap<String, 
             }
         }
         Value::String("$**") => _ = weights.insert("$**".to_owned(), 1),
-        _ => return wrong_type("weights", "string or an object"),
+        _ => bail!(Code::CANNOT_CREATE_INDEX, "text index option 'weights' must be an object"),
     }
     if weights.is_empty() {
         bail!(Code::CANNOT_CREATE_INDEX, "text index option 'weights' must specify fields");

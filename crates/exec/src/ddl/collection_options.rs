@@ -72,7 +72,7 @@ impl CollectionOptions<'_> {
         if let Some(validator) = self.validator {
             check_validator(validator)?;
         }
-        self.check_storage_engine()?;
+        super::storage_engine::check(self.storage_engine.unwrap_or(RawDoc::EMPTY))?;
         let collation = self.collation.map(Collation::parse).transpose()?.filter(|c| !c.is_simple());
         Ok(DocBuf::build(|doc| {
             self.write_capped(doc);
@@ -187,22 +187,6 @@ impl CollectionOptions<'_> {
         if let Some(action) = self.validation_action.or(default("error")) {
             doc.append("validationAction", action);
         }
-    }
-
-    fn check_storage_engine(&self) -> Result<()> {
-        for element in self.storage_engine.unwrap_or(RawDoc::EMPTY).iter() {
-            if element.value().as_doc().is_none() {
-                bail!(Code::BAD_VALUE, "storageEngine.{} must be an embedded document", element.key());
-            }
-            if !matches!(element.key(), "wiredTiger" | "sheaf") {
-                bail!(
-                    Code::INVALID_OPTIONS,
-                    "{} is not a registered storage engine for this server",
-                    element.key()
-                );
-            }
-        }
-        Ok(())
     }
 
     /// `clusteredIndex` in normal form.

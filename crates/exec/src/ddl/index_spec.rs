@@ -5,44 +5,14 @@ use sheaf_collation::Collation;
 use sheaf_errors::{Code, Result, bail};
 use sheaf_query::matcher::{Features, Matcher};
 
+mod fields;
 mod relate;
 mod wildcard;
 
+pub use fields::without_unknown;
 pub use relate::{Relation, relate, same_key};
 
-/// The options that an index specification may have, beside those kept for kinds of index that this
-/// server does not build.
-const KNOWN: &[&str] = &[
-    "v",
-    "key",
-    "name",
-    "ns",
-    "unique",
-    "sparse",
-    "background",
-    "expireAfterSeconds",
-    "partialFilterExpression",
-    "collation",
-    "hidden",
-    "wildcardProjection",
-    "storageEngine",
-    "prepareUnique",
-    "clustered",
-    "dropDups",
-    "weights",
-    "default_language",
-    "language_override",
-    "textIndexVersion",
-    "2dsphereIndexVersion",
-    "bits",
-    "min",
-    "max",
-    "finestIndexedLevel",
-    "coarsestIndexedLevel",
-    "bucketSize",
-    "columnstoreProjection",
-    "originalSpec",
-];
+use fields::check_fields;
 
 /// Checks the specification and gives it in normal form: `{v: 2, key, name, ...options}`.
 ///
@@ -100,66 +70,6 @@ pub fn default_name(key: RawDoc<'_>) -> String {
         }
     }
     name
-}
-
-fn check_fields<'a>(spec: RawDoc<'a>) -> Result<RawDoc<'a>> {
-    let mut key = None;
-    let mut named = false;
-    for element in spec.iter() {
-        let value = element.value();
-        match element.key() {
-            "key" => match value {
-                Value::Document(doc) => key = Some(doc),
-                other => bail!(
-                    Code::TYPE_MISMATCH,
-                    "The field 'key' must be an object, but got {}",
-                    other.type_name()
-                ),
-            },
-            "name" => match value {
-                Value::String(_) => named = true,
-                other => bail!(
-                    Code::TYPE_MISMATCH,
-                    "The field 'name' must be a string, but got {}",
-                    other.type_name()
-                ),
-            },
-            "unique" | "sparse" | "background" | "hidden" | "prepareUnique" | "clustered" | "dropDups" => {
-                let numeric = value.is_number() || value.as_bool().is_some();
-                if !numeric {
-                    bail!(
-                        Code::TYPE_MISMATCH,
-                        "The field '{}' has value {}, which is not convertible to bool",
-                        element.key(),
-                        shown(value)
-                    );
-                }
-            }
-            "partialFilterExpression" | "collation" | "storageEngine" | "wildcardProjection" => {
-                if value.as_doc().is_none() {
-                    bail!(
-                        Code::TYPE_MISMATCH,
-                        "The field '{}' must be an object, but got {}",
-                        element.key(),
-                        value.type_name()
-                    );
-                }
-            }
-            name if KNOWN.contains(&name) => {}
-            name => bail!(
-                Code::INVALID_INDEX_SPECIFICATION_OPTION,
-                "The field '{name}' is not valid for an index specification. Specification: {}",
-                shown(Value::Document(spec))
-            ),
-        }
-    }
-    let Some(key) = key else {
-        bail!(Code::FAILED_TO_PARSE, "The 'key' field is a required property of an index specification");
-    };
-    if !named {
-        bail!(Code::FAILED_TO_PARSE, "The 'name' field is a required property of an index specification");
-    }
-    Ok(key)
 }
 
 /// Most fields of an index.
@@ -368,6 +278,13 @@ fn check_options(spec: RawDoc<'_>, key: RawDoc<'_>) -> Result<()> {
     if means_id_index(key) {
         check_id_spec(spec)?;
     }
+    if unique && flag(spec, "prepareUnique") {
+        bail!(
+            Code::CANNOT_CREATE_INDEX,
+            "Invalid index specification {}; cannot create an index with the 'unique' option and the 'prepareUnique' option",
+            shown(Value::Document(spec))
+        );
+    }
     let text = key.iter().any(|e| e.value().as_str() == Some("text"));
     if !text && spec.element("weights").is_some() {
         bail!(Code::CANNOT_CREATE_INDEX, "The field 'weights' can only be specified with text indexes");
@@ -393,7 +310,14 @@ fn check_options(spec: RawDoc<'_>, key: RawDoc<'_>) -> Result<()> {
     if let Some(seconds) = spec.get("expireAfterSeconds") {
         check_ttl(seconds, key)?;
     }
-    Ok(())
+    match spec.get("storageEngine").and_then(|options| options.as_doc()) {
+        Some(options) if options.is_empty() => bail!(
+            Code::CANNOT_CREATE_INDEX,
+            "Empty \"storageEngine\" options are invalid. Please remove the field or include valid options."
+        ),
+        Some(options) => super::storage_engine::check(options),
+        None => Ok(()),
+    }
 }
 
 fn check_text(spec: RawDoc<'_>, key: RawDoc<'_>) -> Result<()> {
@@ -453,14 +377,8 @@ fn check_partial_filter(filter: RawDoc<'_>) -> Result<()> {
     crate::bounds::implication::check_partial_filter(&matcher)
 }
 
-/// Options of geometric indexes: numbers, whatever the index is; and what they say together.
+/// What options of geometric indexes say together.
 fn check_geo_options(spec: RawDoc<'_>) -> Result<()> {
-    let names = ["2dsphereIndexVersion", "bits", "min", "max", "finestIndexedLevel", "coarsestIndexedLevel"];
-    for name in names {
-        if let Some(value) = spec.get(name).filter(|value| !value.is_number()) {
-            bail!(Code::TYPE_MISMATCH, "The field '{name}' must be a number, but got {}", value.type_name());
-        }
-    }
     let Some(indexing) = sheaf_geo::Indexing::of_spec(spec)? else { return Ok(()) };
     let collation = spec.get("collation").and_then(|value| value.as_doc());
     let is_simple = collation.is_none_or(|doc| Collation::parse(doc).is_ok_and(|parsed| parsed.is_simple()));

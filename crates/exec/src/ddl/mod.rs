@@ -3,3 +3,4 @@
 pub mod collection_options;
 pub mod index_spec;
 pub mod stats;
+mod storage_engine;

@@ -36,6 +36,21 @@ pub enum Relation {
 const IDENTIFYING: &[&str] =
     &["unique", "sparse", "collation", "partialFilterExpression", "wildcardProjection"];
 
+/// Options that make no difference between indexes.
+const INCIDENTAL: &[&str] =
+    &["v", "key", "name", "background", "hidden", "textIndexVersion", "2dsphereIndexVersion"];
+
+/// Whether all other options are the same: those by which two indexes of one key cannot stand side by side.
+fn same_rest(a: RawDoc<'_>, b: RawDoc<'_>) -> bool {
+    let differs = |x: RawDoc<'_>, y: RawDoc<'_>| {
+        let mut names = x.iter().map(|field| field.key());
+        names.any(|name| {
+            !INCIDENTAL.contains(&name) && !IDENTIFYING.contains(&name) && !same_option(x, y, name)
+        })
+    };
+    !differs(a, b) && !differs(b, a)
+}
+
 fn same_option(a: RawDoc<'_>, b: RawDoc<'_>, name: &str) -> bool {
     let (x, y) = (a.get_or_missing(name), b.get_or_missing(name));
     match name {
@@ -75,10 +90,10 @@ pub fn relate(new: RawDoc<'_>, existing: RawDoc<'_>) -> Result<Relation> {
             .filter(|o| **o != "unique" && **o != "sparse")
             .all(|o| same_option(new, existing, o));
     let same_flags = same_option(new, existing, "unique") && same_option(new, existing, "sparse");
-    let ttl_same = same_option(new, existing, "expireAfterSeconds");
+    let same_rest = same_rest(new, existing);
     if same_name {
         if same_identity && same_flags {
-            if ttl_same {
+            if same_rest {
                 return Ok(Relation::Same);
             }
             return Err(options_conflict(new, existing));
@@ -100,7 +115,7 @@ pub fn relate(new: RawDoc<'_>, existing: RawDoc<'_>) -> Result<Relation> {
     }
     if same_identity && same_flags {
         let name = existing.get("name").and_then(|v| v.as_str()).unwrap_or_default();
-        if !ttl_same {
+        if !same_rest {
             return Err(options_conflict(new, existing));
         }
         bail!(Code::INDEX_OPTIONS_CONFLICT, "Index already exists with a different name: {name}");

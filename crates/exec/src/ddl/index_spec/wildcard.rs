@@ -1,7 +1,7 @@
 //! What is asked of wildcard indexes: their projection, and what else stands in their key.
 
 use sheaf_bson::{RawDoc, Value};
-use sheaf_errors::{Code, Result, bail};
+use sheaf_errors::{Code, Error, Result, bail};
 
 use super::{is_wildcard, shown};
 
@@ -89,17 +89,20 @@ fn collect(projection: RawDoc<'_>, prefix: &str, paths: &mut Paths) -> Result<()
             Value::Document(inner) if inner.is_empty() => {
                 bail!(51270, "An empty sub-projection is not a valid value. Found empty object at path")
             }
+            // Neither expressions nor the operators of `find` are for an index.
+            Value::Document(inner)
+                if inner.iter().next().is_some_and(|first| first.key().starts_with('$')) =>
+            {
+                return Err(computed(projection));
+            }
             Value::Document(inner) => {
                 collect(inner, &path, paths)?;
                 continue;
             }
             value if value.is_number() || value.as_bool().is_some() => value.truthy(),
-            _ => bail!(
-                51271,
-                "Bad projection specification, cannot use computed fields when parsing a spec in bare inclusion or exclusion mode: {}",
-                shown(Value::Document(projection))
-            ),
+            _ => return Err(computed(projection)),
         };
+        sheaf_expr::FieldPath::parse(&path)?;
         if path == "_id" {
             continue;
         }
@@ -112,6 +115,16 @@ fn collect(projection: RawDoc<'_>, prefix: &str, paths: &mut Paths) -> Result<()
         paths.push((path, takes));
     }
     Ok(())
+}
+
+fn computed(projection: RawDoc<'_>) -> Error {
+    Error::new(
+        Code(51271),
+        format!(
+            "Bad projection specification, cannot use computed fields when parsing a spec in bare inclusion or exclusion mode: {}",
+            shown(Value::Document(projection))
+        ),
+    )
 }
 
 fn check_collision(path: &str, paths: &Paths) -> Result<()> {

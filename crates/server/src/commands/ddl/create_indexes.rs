@@ -10,7 +10,7 @@ use sheaf_storage::{Collection, CreateCollection, Index, Uuid, Write};
 use sheaf_timeseries::TimeseriesOptions;
 
 use super::names;
-use crate::args::{Args, Documents};
+use crate::args::{Args, Documents, Loose, safe_i64};
 use crate::audited::{self, Creation};
 use crate::command::*;
 use crate::commands::timeseries::{buckets_of, on_buckets, options_of};
@@ -25,6 +25,8 @@ const INDEXES_MAX: usize = 64;
 pub struct CreateIndexes<'a> {
     collection: &'a str,
     indexes: Documents<'a>,
+    /// Whether fields that no index has are left out, instead of being refused.
+    ignore_unknown: bool,
     commit_quorum: Value<'a>,
     uuid: Option<Uuid>,
 }
@@ -53,9 +55,12 @@ impl<'a> Command<'a, Operation<'a>> for CreateIndexes<'a> {
     fn parse(args: &mut Args<'a>) -> Result<Self> {
         let collection = args.collection()?;
         let indexes = args.required_documents("indexes")?;
-        args.ignore(&["ignoreUnknownIndexOptions", "isTimeseriesNamespace"]);
+        let ignore_unknown = args.optional::<Loose>("ignoreUnknownIndexOptions")?.is_some_and(|flag| flag.0);
+        args.ignore(&["isTimeseriesNamespace"]);
         let uuid = args.optional("collectionUUID")?;
-        Ok(CreateIndexes { collection, indexes, commit_quorum: args.value("commitQuorum"), uuid })
+        let commit_quorum = args.value("commitQuorum");
+        check_quorum(commit_quorum)?;
+        Ok(CreateIndexes { collection, indexes, ignore_unknown, commit_quorum, uuid })
     }
 
     fn run(self, op: &Operation<'a>) -> Result<Reply> {
@@ -68,7 +73,7 @@ impl<'a> Command<'a, Operation<'a>> for CreateIndexes<'a> {
             bail!(Code::BAD_VALUE, "Standalones can't specify commitQuorum");
         }
         super::room::check_room(op, self.indexes.iter().map(|spec| spec.len()).sum())?;
-        let first = prepare_all(self.indexes, None)?;
+        let first = self.prepare_all(None)?;
         names::check_uuid(op.view()?.catalog(), &namespace, self.uuid)?;
         let mut created = false;
         // The collection may be dropped between its creation and the build.
@@ -97,12 +102,24 @@ impl<'a> Command<'a, Operation<'a>> for CreateIndexes<'a> {
     }
 }
 
-fn prepare_all(indexes: Documents<'_>, collation: Option<RawDoc<'_>>) -> Result<Vec<DocBuf>> {
-    let prepare = |spec: RawDoc<'_>| {
-        sheaf_meter::tick_for(spec.len())?;
-        index_spec::prepare(spec, collation)
-    };
-    indexes.iter().map(prepare).collect()
+/// Most members that a set can have, of which a quorum is a part.
+const MEMBERS_MAX: i64 = 50;
+
+/// Errors: `FailedToParse`.
+fn check_quorum(quorum: Value<'_>) -> Result<()> {
+    match quorum {
+        Value::Missing => Ok(()),
+        Value::String("") => bail!(Code::FAILED_TO_PARSE, "commitQuorum can't be an empty string"),
+        Value::String(_) => Ok(()),
+        number if number.is_number() => match safe_i64(number) {
+            Some(0..=MEMBERS_MAX) => Ok(()),
+            _ => bail!(
+                Code::FAILED_TO_PARSE,
+                "commitQuorum has to be a non-negative number and not greater than {MEMBERS_MAX}"
+            ),
+        },
+        _ => bail!(Code::FAILED_TO_PARSE, "commitQuorum has to be a number or a string"),
+    }
 }
 
 fn create(op: &Operation<'_>, namespace: &str) -> Result<()> {
@@ -133,6 +150,17 @@ fn count_ready(collection: &Collection) -> usize {
 }
 
 impl CreateIndexes<'_> {
+    fn prepare_all(&self, collation: Option<RawDoc<'_>>) -> Result<Vec<DocBuf>> {
+        let prepare = |spec: RawDoc<'_>| {
+            sheaf_meter::tick_for(spec.len())?;
+            if self.ignore_unknown {
+                return index_spec::prepare(index_spec::without_unknown(spec).as_raw(), collation);
+            }
+            index_spec::prepare(spec, collation)
+        };
+        self.indexes.iter().map(prepare).collect()
+    }
+
     /// Builds what is missing; `timeseries` of buckets whose measurements are to have the indexes.
     fn build(
         &self,
@@ -189,7 +217,7 @@ impl CreateIndexes<'_> {
         timeseries: Option<&TimeseriesOptions>,
     ) -> Result<Vec<DocBuf>> {
         let collation = collection.options.as_raw().get("collation").and_then(|v| v.as_doc());
-        let mut specs = prepare_all(self.indexes, collation)?;
+        let mut specs = self.prepare_all(collation)?;
         if let Some(options) = timeseries {
             specs = specs
                 .iter()
@@ -218,8 +246,8 @@ fn without_existing(collection: &Collection, specs: Vec<DocBuf>) -> Result<Vec<D
         if spec.as_raw().element("clustered").is_some() && !clustered {
             bail!(
                 Code::BAD_VALUE,
-                "Cannot create index with 'clustered' on a collection that is not clustered: {:?}",
-                spec
+                "Cannot create index with 'clustered' on a collection that is not clustered: {}",
+                sheaf_bson::value_text(Value::Document(spec.as_raw()))
             );
         }
         // The index on _id is there since the collection was made.

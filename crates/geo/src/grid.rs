@@ -1,7 +1,7 @@
 //! The grid of a `2d` index: squares, numbered along a curve that keeps neighbours together (Morton's).
 
 use sheaf_bson::RawDoc;
-use sheaf_errors::{Result, bail};
+use sheaf_errors::{Code, Result, bail};
 
 use crate::indexing::KeyRange;
 use crate::plane::PlaneBox;
@@ -33,7 +33,7 @@ impl Grid {
 
     /// The key of a point that is written as an array or document.
     ///
-    /// Errors: 13026, 13068, 16433.
+    /// Errors: 13026, 13027, 13068.
     pub(crate) fn key_of(&self, place: RawDoc<'_>) -> Result<i64> {
         let mut numbers = place.values();
         let mut number = || match numbers.next() {
@@ -48,7 +48,7 @@ impl Grid {
             },
         };
         let point = PlanePoint { x: number()?, y: number()? };
-        self.check(point)?;
+        self.check_for(point, Code(13027))?;
         Ok(self.key_of_point(point))
     }
 
@@ -63,14 +63,18 @@ impl Grid {
         (self.max - self.min) / f64::from(1u32 << (differ / 2).min(self.bits).min(31))
     }
 
-    /// Checks that a point is on the grid.
+    /// Checks that the point of a query is on the grid.
     ///
     /// Errors: 16433.
     pub(crate) fn check(&self, point: PlanePoint) -> Result<()> {
+        self.check_for(point, Code(16433))
+    }
+
+    fn check_for(&self, point: PlanePoint, code: Code) -> Result<()> {
         for n in [point.x, point.y] {
             if !(self.min..=self.max).contains(&n) {
                 bail!(
-                    16433,
+                    code,
                     "point not in interval of [ {}, {} ] :: caused by :: {{ x: {}, y: {} }}",
                     self.min,
                     self.max,

@@ -72,7 +72,7 @@ impl Indexing {
 
     /// Adds the keys of a value: a geometry, or for the grid an array or document of points.
     ///
-    /// Errors: 16755, 16756, 16804, 16433 and others of geometries that have no keys; what the meter says.
+    /// Errors: 16755, 16756, 16804, 13027 and others of geometries that have no keys; what the meter says.
     pub fn put_keys(&self, value: Value<'_>, doc: RawDoc<'_>, out: &mut Vec<i64>) -> Result<()> {
         let Indexing::Sphere { coarsest, finest } = self else { return self.put_points(value, out) };
         let shown = || sheaf_bson::document_text(doc);

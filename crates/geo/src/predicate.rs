@@ -42,6 +42,12 @@ impl Predicate {
         let Some(operand) = operand(element.value()) else { return bad("geometry must be an object") };
         let mut region = None;
         for part in operand.iter() {
+            if region.is_some() && element.key() == "$geoWithin" {
+                return bad(format!(
+                    "$geoWithin doesn't accept multiple shapes {}",
+                    sheaf_bson::element_text(element.key(), element.value())
+                ));
+            }
             // An option of long ago, without effect.
             if part.key() != "$uniqueDocs" {
                 region = Some(Region::parse(part)?);

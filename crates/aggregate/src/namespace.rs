@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use sheaf_errors::{Code, Result, bail};
+
 /// A database and a collection in it.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct Namespace {
@@ -15,6 +17,16 @@ impl Namespace {
     /// From its two parts.
     pub fn new(database: impl Into<String>, collection: impl Into<String>) -> Self {
         Namespace { database: database.into(), collection: collection.into() }
+    }
+
+    /// The namespace, if a stage may read from it.
+    ///
+    /// Errors: `InvalidNamespace`.
+    pub(crate) fn readable_by(self, stage: &str) -> Result<Namespace> {
+        if !self.is_valid() {
+            bail!(Code::INVALID_NAMESPACE, "invalid {stage} namespace: {self}");
+        }
+        Ok(self)
     }
 
     /// Whether both names are such that a collection may have them.

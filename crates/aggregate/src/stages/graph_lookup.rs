@@ -45,7 +45,23 @@ pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<Sha
             argument.type_name()
         );
     };
-    let (mut from, mut start, mut restrict, mut max_depth, mut depth_field) = (None, None, None, None, None);
+    // What is said of the collection comes first, whatever else is wrong.
+    let from = match spec.get("from") {
+        Some(Value::String(name)) => {
+            Namespace::new(cx.namespace.database.clone(), name).readable_by("$graphLookup")?
+        }
+        Some(other) => bail!(
+            Code::FAILED_TO_PARSE,
+            "$graphLookup 'from' field must be a string, but found {}",
+            other.type_name()
+        ),
+        None => bail!(
+            Code::FAILED_TO_PARSE,
+            "missing 'from' option to $graphLookup stage specification: {}",
+            print::document(spec)
+        ),
+    };
+    let (mut start, mut restrict, mut max_depth, mut depth_field) = (None, None, None, None);
     let (mut connect_from, mut connect_to, mut output) = (None, None, None);
     for field in spec.iter() {
         let (key, value) = (field.key(), field.value());
@@ -56,8 +72,10 @@ pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<Sha
             }
             ("maxDepth", value) => match value.as_exact_i64() {
                 Some(n) if n >= 0 => max_depth = Some(n),
-                Some(n) => bail!(40101, "maxDepth requires a nonnegative argument, found: {n}"),
-                None => {
+                _ if value.as_f64().is_some_and(|n| n <= -1.0) => {
+                    bail!(40101, "maxDepth requires a nonnegative argument, found: {}", print::value(value))
+                }
+                _ => {
                     bail!(40102, "maxDepth could not be represented as a long long: {}", print::value(value))
                 }
             },
@@ -67,19 +85,19 @@ pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<Sha
             ("restrictSearchWithMatch", other) => {
                 bail!(40185, "restrictSearchWithMatch must be an object, found {}", other.type_name())
             }
-            ("from", Value::String(name)) => from = Some(Namespace::new(cx.namespace.database.clone(), name)),
             ("connectFromField", Value::String(path)) => connect_from = Some(FieldPath::parse(path)?),
             ("connectToField", Value::String(path)) => connect_to = Some(FieldPath::parse(path)?),
             ("as", Value::String(path)) => output = Some(FieldPath::parse(path)?),
             ("depthField", Value::String(path)) => depth_field = Some(FieldPath::parse(path)?),
-            ("from" | "connectFromField" | "connectToField" | "as" | "depthField", other) => {
+            ("from", _) => {}
+            ("connectFromField" | "connectToField" | "as" | "depthField", other) => {
                 bail!(40103, "expected string as argument for {key}, found: {}", print::value(other))
             }
             _ => bail!(40104, "Unknown argument to $graphLookup: {key}"),
         }
     }
-    match (from, output, start, connect_from, connect_to) {
-        (Some(from), Some(output), Some(start), Some(connect_from), Some(connect_to)) => {
+    match (output, start, connect_from, connect_to) {
+        (Some(output), Some(start), Some(connect_from), Some(connect_to)) => {
             let stage = GraphLookup {
                 from,
                 start,

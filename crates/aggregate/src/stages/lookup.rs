@@ -68,7 +68,9 @@ impl<'a> Spec<'a> {
         match spec.get("from") {
             None => {}
             Some(Value::Document(namespace)) => read.from = Some(parse_from(namespace, database)?),
-            Some(Value::String(collection)) => read.from = Some(Namespace::new(database, collection)),
+            Some(Value::String(collection)) => {
+                read.from = Some(Namespace::new(database, collection).readable_by("$lookup")?);
+            }
             Some(other) => bail!(
                 Code::FAILED_TO_PARSE,
                 "$lookup argument 'from: {}' must be a string, is type {}",

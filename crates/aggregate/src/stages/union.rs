@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use sheaf_bson::{RawDoc, Value};
+use sheaf_bson::{RawDoc, Type, Value};
 use sheaf_errors::{Code, Result, bail};
 
 use crate::database::SharedDatabase;
+use crate::idl::Fields;
 use crate::namespace::Namespace;
 use crate::parse;
 use crate::pipeline::SharedPipeline;
@@ -26,35 +27,22 @@ pub struct Union {
 }
 
 pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<SharedStage>> {
-    let (mut collection, mut stages) = (None, None);
-    match argument {
-        Value::String(name) => collection = Some(name),
+    let (collection, stages) = match argument {
+        Value::String(name) => (Some(name), None),
         Value::Document(spec) => {
-            for field in spec.iter() {
-                match (field.key(), field.value()) {
-                    ("coll", Value::String(name)) => collection = Some(name),
-                    ("coll", other) => bail!(
-                        Code::TYPE_MISMATCH,
-                        "BSON field '$unionWith.coll' is the wrong type '{}', expected type 'string'",
-                        other.type_name()
-                    ),
-                    ("pipeline", Value::Array(array)) => stages = Some(array),
-                    ("pipeline", other) => bail!(
-                        Code::TYPE_MISMATCH,
-                        "BSON field '$unionWith.pipeline' is the wrong type '{}', expected type 'array'",
-                        other.type_name()
-                    ),
-                    (other, _) => bail!(40415, "BSON field '$unionWith.{other}' is an unknown field."),
-                }
-            }
+            let fields = Fields::new("$unionWith", spec, &["coll", "pipeline"])?;
+            let collection = fields.optional("coll", &[Type::String])?.and_then(|name| name.as_str());
+            let stages = fields.optional("pipeline", &[Type::Array])?.and_then(|stages| stages.as_array());
+            (collection, stages)
         }
         other => bail!(
             Code::FAILED_TO_PARSE,
             "the $unionWith stage specification must be an object or string, but found {}",
             other.type_name()
         ),
-    }
+    };
     let own = Namespace::new(cx.namespace.database.clone(), collection.unwrap_or_default());
+    let own = if collection.is_some() { own.readable_by("$unionWith")? } else { own };
     let pipeline = parse::pipeline(stages.unwrap_or(RawDoc::EMPTY), &mut cx.nested(&own, Place::Union)?)?;
     if collection.is_none() && !pipeline.has_own_source() {
         bail!(

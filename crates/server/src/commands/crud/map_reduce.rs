@@ -9,6 +9,7 @@ use sheaf_bson::{ArrayBuf, DocBuf, MAX_DOCUMENT_SIZE, RawDoc, Value, doc};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_exec::plan::query::Hint;
 use sheaf_front::access::Rights;
+use sheaf_storage::Collection;
 
 use super::pipeline::{PipelineCursor, parse};
 use super::query::collated_cx;
@@ -98,6 +99,10 @@ impl<'a> Command<'a, Operation<'a>> for MapReduce<'a> {
     fn run(mut self, op: &Operation<'a>) -> Result<Reply> {
         let namespace = Namespace::new(op.db(), self.collection);
         op.metrics().namespace.replace(Some(op.namespace(self.collection)));
+        let is_view = |collection: &Collection| collection.is_view() || collection.is_timeseries();
+        if op.view()?.collection(&op.namespace(self.collection)).is_some_and(|found| is_view(found)) {
+            bail!(Code::COMMAND_NOT_SUPPORTED_ON_VIEW, "mapReduce on a view is not supported");
+        }
         let mut cx = collated_cx(op, &op.namespace(self.collection), self.collation, None)?;
         if let Some(place) = self.out.place() {
             check_writable(op, place.collection)?;

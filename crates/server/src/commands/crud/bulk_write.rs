@@ -16,11 +16,12 @@ use sheaf_query::update::Update as Modification;
 use sheaf_storage::{Collection, Uuid, Write};
 
 use super::query::{collated_cx, first_batch, parse_filter, set_sort};
+use super::update::array_filters;
 use super::writes::{
     WriteFields, check_count, check_writable_in, collection_for_write, is_stale, refuse_view, with_cx,
     with_writer,
 };
-use crate::args::{Args, Array, Documents, NonNegative, check_collection_name, check_db_name};
+use crate::args::{Args, Documents, NonNegative, check_collection_name, check_db_name};
 use crate::command::*;
 use crate::commands::ddl::names;
 use crate::commands::timeseries::{self, UpdateParts};
@@ -109,8 +110,10 @@ impl<'a> Command<'a, Operation<'a>> for BulkWrite<'a> {
     }
 
     fn run(self, op: &Operation<'a>) -> Result<Reply> {
+        let kinds = self.ops.iter().map(Self::parse_op).collect::<Result<Vec<_>>>()?;
         check_count(self.ops.count())?;
-        let parsed: Vec<Parsed<'a>> = self.ops.iter().map(|doc| self.parse_op(doc)).collect::<Result<_>>()?;
+        let parsed = self.ops.iter().zip(kinds).map(|(doc, op)| self.addressed(doc, op));
+        let parsed: Vec<Parsed<'a>> = parsed.collect::<Result<_>>()?;
         op.shard_versions.replace(self.shard_versions.clone());
         let mut totals = Totals::default();
         let result = with_writer(op, false, |w| self.each(op, w, &parsed, &mut totals));
@@ -204,12 +207,16 @@ struct Done {
 }
 
 impl<'a> BulkWrite<'a> {
-    fn parse_op(&self, doc: RawDoc<'a>) -> Result<Parsed<'a>> {
+    fn parse_op(doc: RawDoc<'a>) -> Result<(u64, Kind<'a>)> {
+        const PLACE: &str = "bulkWrite.ops";
         let name = doc.iter().next().map_or("", |first| first.key());
+        let mut args = Args::of_part(PLACE, doc)?;
+        let index = match name {
+            "insert" | "update" | "delete" => args.required::<NonNegative>(name)?.0 as u64,
+            other => bail!(40415, "BSON field 'bulkWrite.{other}' is an unknown field."),
+        };
         let flag =
             |args: &mut Args<'a>, name| -> Result<bool> { Ok(args.optional::<bool>(name)?.unwrap_or(false)) };
-        let mut args = Args::of_document("bulkWrite.ops", doc)?;
-        let index = args.own_value();
         let kind = match name {
             "insert" => Kind::Insert(args.required("document")?),
             "delete" => Kind::Delete {
@@ -218,46 +225,42 @@ impl<'a> BulkWrite<'a> {
                 hint: args.value("hint"),
                 collation: args.optional("collation")?,
             },
-            "update" => {
-                let mut array_filters = Vec::new();
-                if let Some(Array(list)) = args.optional("arrayFilters")? {
-                    array_filters.extend(list.values().filter_map(|v| v.as_doc()));
-                }
-                Kind::Update(UpdateOp {
-                    filter: args.required("filter")?,
-                    update: args.required("updateMods")?,
-                    multi: flag(&mut args, "multi")?,
-                    upsert: flag(&mut args, "upsert")?,
-                    hint: args.value("hint"),
-                    collation: args.optional("collation")?,
-                    constants: args.optional("constants")?,
-                    sort: args.optional("sort")?,
-                    array_filters,
-                    sample_id: args.value(SAMPLE_ID),
-                })
-            }
-            other => bail!(
-                Code::FAILED_TO_PARSE,
-                "Unrecognized bulkWrite operation '{other}', expected 'insert', 'update' or 'delete'"
-            ),
+            _ => Kind::Update(UpdateOp {
+                filter: args.required("filter")?,
+                update: update_mods(&mut args)?,
+                multi: flag(&mut args, "multi")?,
+                upsert: flag(&mut args, "upsert")?,
+                hint: args.value("hint"),
+                collation: args.optional("collation")?,
+                constants: args.optional("constants")?,
+                sort: args.optional("sort")?,
+                array_filters: array_filters(&mut args, PLACE)?,
+                sample_id: args.value(SAMPLE_ID),
+            }),
         };
-        args.ignore(&[SAMPLE_ID, "upsertSupplied"]);
+        match &kind {
+            Kind::Update(UpdateOp { hint, .. }) | Kind::Delete { hint, .. } => _ = Hint::parse(*hint)?,
+            Kind::Insert(_) => {}
+        }
+        args.optional::<bool>("upsertSupplied")?;
+        args.ignore(&[SAMPLE_ID]);
         args.finish()?;
-        let Value::Int32(number) = index else {
-            bail!(
-                Code::TYPE_MISMATCH,
-                "BSON field '{name}' is the wrong type '{}', expected type 'int'",
-                index.type_name()
-            )
-        };
-        let at = usize::try_from(number).ok();
+        Ok((index, kind))
+    }
+
+    /// The operation with the namespace that its index means.
+    ///
+    /// Errors: `BadValue` where there is none.
+    fn addressed(&self, doc: RawDoc<'a>, (index, kind): (u64, Kind<'a>)) -> Result<Parsed<'a>> {
+        let at = usize::try_from(index).ok();
         match at.and_then(|at| self.namespaces.get(at)) {
             Some(namespace) => {
                 let uuid = at.and_then(|at| self.uuids.get(at).copied().flatten());
                 Ok(Parsed { kind, namespace, uuid })
             }
             None => {
-                bail!(Code::BAD_VALUE, "BulkWrite ops entry {} has an invalid nsInfo index.", shown(index))
+                let shown = sheaf_bson::value_text(Value::Document(doc));
+                bail!(Code::BAD_VALUE, "BulkWrite ops entry {shown} has an invalid nsInfo index.")
             }
         }
     }
@@ -508,6 +511,9 @@ impl UpdateOp<'_> {
     ) -> Result<UpdateStatement> {
         let mut cx = collated_cx(op, namespace, self.collation, variables)?;
         let collator = cx.collator().cloned();
+        if self.constants.is_some() && !matches!(self.update, Value::Array(_)) {
+            bail!(51198, "Constant values may only be specified for pipeline updates");
+        }
         for constant in self.constants.into_iter().flatten() {
             cx.declare_constant(constant.key(), constant.value())?;
         }
@@ -517,6 +523,9 @@ impl UpdateOp<'_> {
         let update = Modification::parse(self.update, &self.array_filters, &mut cx)?;
         if self.multi && update.is_replacement() {
             bail!(Code::FAILED_TO_PARSE, "multi update is not supported for replacement-style update");
+        }
+        if self.sort.is_some() && self.multi {
+            bail!(Code::FAILED_TO_PARSE, "Cannot specify sort with multi=true");
         }
         set_sort(&mut query, self.sort)?;
         Ok(UpdateStatement { query, update, multi: self.multi, upsert: self.upsert })
@@ -533,8 +542,15 @@ fn check_namespace(namespace: &str) -> Result<()> {
     }
 }
 
-fn shown(value: Value<'_>) -> String {
-    sheaf_bson::value_text(value)
+/// `updateMods`.
+///
+/// Errors: 40414, `FailedToParse` for what is neither a document nor a pipeline.
+fn update_mods<'a>(args: &mut Args<'a>) -> Result<Value<'a>> {
+    match args.value("updateMods") {
+        Value::Missing => Err(args.missing("updateMods")),
+        update @ (Value::Document(_) | Value::Array(_)) => Ok(update),
+        _ => bail!(Code::FAILED_TO_PARSE, "Update argument must be either an object or an array"),
+    }
 }
 
 /// The results that did not fit the first batch.

@@ -19,7 +19,9 @@ use sheaf_storage::{Collection, Uuid, Write};
 
 use super::find::only_id;
 use super::query::{collated_cx, for_update, parse_cx, parse_filter, set_sort};
-use super::writes::{Bypass, check_writable, collection_for_write, refuse_view, with_cx, with_writer};
+use super::writes::{
+    Bypass, check_writable, collection_for_write, refuse_view, statement_id, with_cx, with_writer,
+};
 use crate::args::{Args, Array, Loose};
 use crate::command::*;
 use crate::commands::ddl::names;
@@ -102,7 +104,7 @@ impl<'a> Command<'a, Operation<'a>> for FindAndModify<'a> {
             hint: args.value("hint"),
             collation: args.optional("collation")?,
             variables: args.optional("let")?,
-            stmt_id: args.optional::<i32>("stmtId")?.unwrap_or(0),
+            stmt_id: statement_id(args)?,
             uuid: args.optional("collectionUUID")?,
             sample_id: args.value(SAMPLE_ID),
         };

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
-use sheaf_bson::{DocBuf, OwnedValue, RawDoc, Value, doc};
+use sheaf_bson::{DocBuf, Element, OwnedValue, RawDoc, Value, doc};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_exec::plan::Query;
 use sheaf_exec::plan::query::Hint;
@@ -245,6 +245,23 @@ pub struct UpdateOne<'a> {
     sample_id: Value<'a>,
 }
 
+/// `arrayFilters` of a part of a command that stands at `place`.
+///
+/// Errors: `TypeMismatch`, also for an item that is no document.
+pub(super) fn array_filters<'a>(args: &mut Args<'a>, place: &str) -> Result<Vec<RawDoc<'a>>> {
+    let Some(Array(list)) = args.optional("arrayFilters")? else { return Ok(Vec::new()) };
+    let filter = |item: Element<'a>| match item.value() {
+        Value::Document(filter) => Ok(filter),
+        other => bail!(
+            Code::TYPE_MISMATCH,
+            "BSON field '{place}.arrayFilters.{}' is the wrong type '{}', expected type 'object'",
+            item.key(),
+            other.type_name()
+        ),
+    };
+    list.iter().map(filter).collect()
+}
+
 /// A stage that does not exist fails the whole command, before any statement runs.
 fn check_stage_names(update: Value<'_>) -> Result<()> {
     let Value::Array(stages) = update else { return Ok(()) };
@@ -263,20 +280,7 @@ impl<'a> UpdateOne<'a> {
         let flag = |args: &mut Args<'a>, name| -> Result<bool> {
             Ok(args.optional::<Loose>(name)?.is_some_and(|flag| flag.0))
         };
-        let mut array_filters = Vec::new();
-        if let Some(Array(list)) = args.optional("arrayFilters")? {
-            for item in list.iter() {
-                match item.value() {
-                    Value::Document(filter) => array_filters.push(filter),
-                    other => bail!(
-                        Code::TYPE_MISMATCH,
-                        "BSON field 'update.updates.arrayFilters.{}' is the wrong type '{}', expected type 'object'",
-                        item.key(),
-                        other.type_name()
-                    ),
-                }
-            }
-        }
+        let array_filters = array_filters(&mut args, "update.updates")?;
         let one = UpdateOne {
             q: args.required("q")?,
             u: args.required("u")?,
@@ -290,7 +294,9 @@ impl<'a> UpdateOne<'a> {
             sample_id: args.value(SAMPLE_ID),
         };
         check_stage_names(one.u)?;
-        args.ignore(&["upsertSupplied", "allowShardKeyUpdatesWithoutFullShardKeyInQuery"]);
+        for flag in ["upsertSupplied", "allowShardKeyUpdatesWithoutFullShardKeyInQuery"] {
+            args.optional::<bool>(flag)?;
+        }
         args.finish()?;
         Ok(one)
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use sheaf_bson::{DocBuf, Timestamp};
+use sheaf_bson::{DocBuf, Timestamp, Value};
 use sheaf_errors::{Code, Error, Result, bail};
 use sheaf_exec::write::{WriteCx, ends_command};
 use sheaf_storage::{Collection, CreateCollection, Uuid, Write};
@@ -57,11 +57,11 @@ impl WriteFields {
         let bypass = Bypass::parse(args)?;
         let mut stmt_ids = Vec::new();
         if let Some(Array(ids)) = args.optional("stmtIds")? {
-            for id in ids.values() {
-                stmt_ids.push(id.as_exact_i64().unwrap_or(0) as i32);
+            for item in ids.iter() {
+                stmt_ids.push(exact_int(item.value(), args.command(), &format!("stmtIds.{}", item.key()))?);
             }
         }
-        let first_stmt = args.optional::<i32>("stmtId")?.unwrap_or(0);
+        let first_stmt = statement_id(args)?;
         let uuid = args.optional("collectionUUID")?;
         args.ignore(&["encryptionInformation", "isTimeseriesNamespace"]);
         Ok(WriteFields { ordered, bypass, stmt_ids, first_stmt, uuid })
@@ -95,6 +95,30 @@ impl WriteFields {
     /// The statement id of the statement at this place.
     pub fn stmt_id(&self, at: usize) -> i32 {
         self.stmt_ids.get(at).copied().unwrap_or(self.first_stmt + at as i32)
+    }
+}
+
+/// `stmtId`; 0 where there is none.
+///
+/// Errors: `TypeMismatch`.
+pub fn statement_id(args: &mut Args<'_>) -> Result<i32> {
+    match args.value("stmtId") {
+        Value::Missing | Value::Null | Value::Undefined => Ok(0),
+        id => exact_int(id, args.command(), "stmtId"),
+    }
+}
+
+/// A number that must be an int32: these fields take no other kind of number.
+///
+/// Errors: `TypeMismatch`.
+fn exact_int(value: Value<'_>, command: &str, field: &str) -> Result<i32> {
+    match value {
+        Value::Int32(n) => Ok(n),
+        other => bail!(
+            Code::TYPE_MISMATCH,
+            "BSON field '{command}.{field}' is the wrong type '{}', expected type 'int'",
+            other.type_name()
+        ),
     }
 }
 

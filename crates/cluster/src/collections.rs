@@ -13,6 +13,7 @@ use sheaf_bson::{Binary, DocBuf, RawDoc, Timestamp, Value, doc};
 use sheaf_errors::{Code, Error, Result};
 use sheaf_shard::placement::{Chunk, Key, KeyPattern, Owned, RoutingTable, Version};
 use sheaf_shard::{ClusterTime, ShardId};
+use sheaf_timeseries::TimeseriesOptions;
 
 use crate::directory::{Directory, GoOn};
 
@@ -31,6 +32,8 @@ pub struct Sharded {
     pub unsplittable: bool,
     /// The collation of queries that name none, where it is not the simple one.
     pub default_collation: Option<DocBuf>,
+    /// What it is, where its documents are buckets of measurements.
+    pub timeseries: Option<TimeseriesOptions>,
     /// Who owns what.
     pub table: RoutingTable,
 }
@@ -243,6 +246,7 @@ impl Directory {
             unique: described.unique,
             unsplittable: described.unsplittable,
             default_collation: described.default_collation,
+            timeseries: described.timeseries,
             table,
         }))
     }
@@ -310,6 +314,7 @@ struct Described {
     unique: bool,
     unsplittable: bool,
     default_collation: Option<DocBuf>,
+    timeseries: Option<TimeseriesOptions>,
 }
 
 impl Described {
@@ -328,13 +333,21 @@ impl Described {
             unique: entry.get("unique").is_some_and(|unique| unique.truthy()),
             unsplittable: entry.get("unsplittable").is_some_and(|flag| flag.truthy()),
             default_collation: collation.filter(|collation| !is_simple(collation)).map(DocBuf::from),
+            timeseries: timeseries_of(entry),
         })
     }
 }
 
+/// What an entry says of measurements.
+fn timeseries_of(entry: RawDoc<'_>) -> Option<TimeseriesOptions> {
+    TimeseriesOptions::parse(entry.get("timeseriesFields")?.as_doc()?, "timeseriesFields").ok()
+}
+
 /// Whether the entry is of the collection that is known, with the same shard key: then its chunks are asked for from there on.
 fn is_same(entry: RawDoc<'_>, known: &Sharded) -> bool {
-    uuid_of(entry) == Some(known.uuid)
+    // Buckets that begin elsewhere belong elsewhere.
+    timeseries_of(entry) == known.timeseries
+        && uuid_of(entry) == Some(known.uuid)
         && timestamp_of(entry, "timestamp").unwrap_or(Timestamp(0)) == known.timestamp
 }
 

@@ -36,6 +36,8 @@ pub struct Operation<'a> {
     pub attempt: Cell<Option<u128>>,
     /// What was set for queries of its shape, which its shards obey.
     pub settings: RefCell<Option<DocBuf>>,
+    /// The command as it runs, where that is not as it came: about the buckets of a time-series collection.
+    pub rewritten: Cell<Option<RawDoc<'a>>>,
     /// Instead of an answer: wait, and run the same request again.
     pub parked: RefCell<Option<Parked>>,
     /// The time as of which shards are read, outside a transaction.
@@ -62,10 +64,16 @@ impl<'a> Operation<'a> {
             own: RefCell::new(None),
             attempt: Cell::new(None),
             settings: RefCell::new(None),
+            rewritten: Cell::new(None),
             parked: RefCell::new(None),
             read_at: Cell::new(None),
             time: Cell::new(0),
         }
+    }
+
+    /// The command that runs, generic arguments included.
+    pub fn body(&self) -> RawDoc<'a> {
+        self.rewritten.get().unwrap_or_else(|| self.request.body())
     }
 
     /// Whether the command writes, now or in any case.

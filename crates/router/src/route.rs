@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use sheaf_bson::RawDoc;
+use sheaf_bson::{DocBuf, RawDoc};
 use sheaf_cluster::{Believed, Sharded};
 use sheaf_errors::{Code, Error, Result};
 use sheaf_shard::ShardId;
 use sheaf_shard::placement::Ranges;
+use sheaf_timeseries::{BUCKETS_PREFIX, buckets_namespace};
 
 use crate::addressed::{Addressed, Placed, ShardVersion, on_the_way};
 use crate::op::Operation;
@@ -46,6 +47,24 @@ impl Operation<'_> {
         sharded.table.shards().map(|shard| self.addressed(sharded, shard)).collect()
     }
 
+    /// Whether this is the name of a time-series collection whose buckets are sharded.
+    ///
+    /// Errors: those of asking the config servers.
+    pub fn buckets_are_sharded(&self, db: &str, name: &str) -> Result<bool> {
+        if name.is_empty() || name.starts_with("system.") {
+            return Ok(false);
+        }
+        self.blocking(|| {
+            let is_plain = self.believed(db, name)?.is_some_and(|believed| believed.sharded.is_none());
+            if !is_plain {
+                return Ok(false);
+            }
+            let buckets = self.believed(db, &format!("{BUCKETS_PREFIX}{name}"))?;
+            let buckets = buckets.and_then(|buckets| buckets.sharded.clone());
+            Ok(buckets.is_some_and(|buckets| buckets.timeseries.is_some()))
+        })
+    }
+
     fn believed(&self, db: &str, collection: &str) -> Result<Option<Arc<Believed>>> {
         if matches!(db, "admin" | "config" | "local") {
             return Ok(None);
@@ -74,6 +93,8 @@ pub struct Route<'o, 'a> {
     collection: &'o str,
     /// Whether the database is made where there is none.
     makes: bool,
+    /// Whether it is about measurements, and the collection has their buckets.
+    measured: bool,
     believed: Option<Arc<Believed>>,
     /// Participants of the transaction that were there before this statement.
     joined_before: usize,
@@ -86,7 +107,14 @@ impl<'o, 'a> Route<'o, 'a> {
     pub fn new(op: &'o Operation<'a>, db: &'o str, collection: &'o str, makes: bool) -> Self {
         let joined_before = op.transaction.borrow().as_ref().map_or(0, |known| known.participants.len());
         let (pause, began) = (PAUSE.0, Instant::now());
-        Route { op, db, collection, makes, believed: None, joined_before, pause, began }
+        let measured = op.rewritten.get().is_some();
+        Route { op, db, collection, makes, measured, believed: None, joined_before, pause, began }
+    }
+
+    /// The same for measurements whose buckets have this name, if `measured`.
+    #[must_use]
+    pub fn of_measurements(self, measured: bool) -> Self {
+        Route { measured, ..self }
     }
 
     /// Where the collection is.
@@ -101,9 +129,20 @@ impl<'o, 'a> Route<'o, 'a> {
         if let Some(sharded) = self.believed.as_ref().and_then(|believed| believed.sharded.clone()) {
             return Ok(Placed::Spread(sharded));
         }
+        if self.measured {
+            return Err(self.is_not_sharded());
+        }
         let target = op.target(self.db, self.makes)?;
         let version = self.believed.as_ref().map(|_| ShardVersion::Plain);
         Ok(Placed::Whole(Addressed { target, version }))
+    }
+
+    /// The error for buckets that are not sharded any more: there may be another collection by the name of the measurements.
+    fn is_not_sharded(&self) -> Error {
+        let namespace = format!("{}.{}", self.db, self.collection);
+        let extra = DocBuf::new().with("ns", namespace.as_str());
+        let text = format!("{namespace} is not sharded any more");
+        Error::new(Code::STALE_CONFIG, text).with_extra(extra.into_bytes())
     }
 
     /// The view is out of date, but this request does not need a newer one.
@@ -143,6 +182,11 @@ impl<'o, 'a> Route<'o, 'a> {
             }
             (None, Some(believed)) => op.router.directory.stale(believed),
             (None, None) => {}
+        }
+        let buckets = || buckets_namespace(self.db, self.collection);
+        if !op.in_transaction() && other.as_ref().is_some_and(|other| *other == buckets()) {
+            // The command begins anew, about the buckets.
+            return Err(error);
         }
         if self.began.elapsed() >= PATIENCE {
             // Clients know what to do about this one.
@@ -200,7 +244,7 @@ fn laid_out_anew(error: &Error) -> Error {
 }
 
 /// The namespace that an error of a shard is about.
-fn other_namespace(error: &Error) -> Option<String> {
+pub fn other_namespace(error: &Error) -> Option<String> {
     RawDoc::new(error.extra()?).get("ns")?.as_str().map(str::to_owned)
 }
 

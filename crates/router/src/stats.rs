@@ -253,8 +253,14 @@ fn all(mut rows: Gather, cx: &mut Cx<'_>) -> Result<Vec<DocBuf>> {
 
 /// What a shard has of a collection; `None`: nothing.
 fn part(shard: &str, stats: RawDoc<'_>, owns: bool) -> Option<DocBuf> {
-    let number = |name: &str| stats.get(name).and_then(|number| number.as_exact_i64()).unwrap_or(0);
-    let (count, orphans, average) = (number("count"), number("numOrphanDocs"), number("avgObjSize"));
+    // Buckets are counted apart.
+    let buckets = stats.get("timeseries").and_then(|buckets| buckets.as_doc()).unwrap_or(RawDoc::EMPTY);
+    let number = |of: RawDoc<'_>, name: &str| of.get(name).and_then(|number| number.as_exact_i64());
+    let number = |name: &str, of_buckets: &str| {
+        number(stats, name).or_else(|| number(buckets, of_buckets)).unwrap_or(0)
+    };
+    let (count, average) = (number("count", "bucketCount"), number("avgObjSize", "avgBucketSize"));
+    let orphans = number("numOrphanDocs", "");
     if !owns && count == 0 {
         return None;
     }

@@ -5,7 +5,8 @@
 
 use std::collections::BTreeSet;
 
-use sheaf_bson::{DocBuf, RawDoc, Timestamp, Value, hashed_index_value};
+use sheaf_aggregate::{Namespace, Pipeline};
+use sheaf_bson::{ArrayBuf, DocBuf, RawDoc, Timestamp, Value, hashed_index_value};
 use sheaf_cluster::{Directory, GoOn, Sharded};
 use sheaf_errors::Result;
 use sheaf_exec::bounds::Intervals;
@@ -15,6 +16,7 @@ use sheaf_expr::ParseCx;
 use sheaf_query::matcher::{MatchExpr, Matcher, Test};
 use sheaf_shard::placement::{Interval, Key, KeyPattern, KeyRange, Ranges};
 use sheaf_shard::{ClusterTime, ShardId};
+use sheaf_timeseries::unpack_stage;
 
 use crate::addressed::{Addressed, ShardVersion, on_the_way};
 use crate::target::Target;
@@ -25,6 +27,29 @@ use crate::target::Target;
 pub fn ranges_for_filter(sharded: &Sharded, filter: RawDoc<'_>, collation: Option<RawDoc<'_>>) -> Ranges {
     let alike = compares_bytes(sharded.default_collation.as_ref(), collation);
     ranges_of_filter(sharded.pattern(), filter, alike)
+}
+
+/// The same of buckets, for a filter of the measurements in them.
+pub fn ranges_for_measurements(
+    sharded: &Sharded,
+    filter: RawDoc<'_>,
+    collation: Option<RawDoc<'_>>,
+) -> Ranges {
+    let Some(timeseries) = &sharded.timeseries else { return Ranges::new([KeyRange::all()]) };
+    let alike = compares_bytes(sharded.default_collation.as_ref(), collation);
+    let (db, buckets) = sharded.ns.split_once('.').unwrap_or_default();
+    let match_stage = DocBuf::new().with("$match", filter);
+    let stages = ArrayBuf::build(|out| {
+        unpack_stage(timeseries).as_raw().values().for_each(|stage| _ = out.push(stage));
+        out.push(match_stage.as_raw());
+    });
+    // What buckets must be like is what reading them would begin with.
+    match Pipeline::parse(stages.as_raw(), &Namespace::new(db, buckets), &mut ParseCx::new()) {
+        Ok(pipeline) => {
+            ranges_for(sharded.pattern(), pipeline.head().matcher.map(|matcher| &**matcher), alike)
+        }
+        Err(_) => Ranges::new([KeyRange::all()]),
+    }
 }
 
 /// The same by any shard key.

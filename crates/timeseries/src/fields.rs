@@ -13,6 +13,12 @@ pub fn buckets_namespace(db: &str, name: &str) -> String {
     format!("{db}.{BUCKETS_PREFIX}{name}")
 }
 
+/// The database and the name of the time-series collection that has this namespace for its buckets.
+pub fn split_buckets(namespace: &str) -> Option<(&str, &str)> {
+    let (db, collection) = namespace.split_once('.')?;
+    Some((db, collection.strip_prefix(BUCKETS_PREFIX)?))
+}
+
 /// The pipeline that makes measurements of buckets.
 pub fn unpack_stage(options: &TimeseriesOptions) -> ArrayBuf {
     ArrayBuf::build(|out| {

@@ -17,6 +17,7 @@ mod column;
 mod definition;
 mod fields;
 mod options;
+mod shard_key;
 mod unpack;
 
 pub use bucket::{Bucket, Measurement, Refusal, normalized_meta};
@@ -24,7 +25,8 @@ pub use column::{ColumnReader, ColumnWriter};
 pub use definition::{bucket_id_index, bucket_options, default_index, listed_index, view_options};
 pub use fields::{
     BUCKETS_PREFIX, buckets_namespace, filter_on_meta, index_for_buckets, index_for_user, meta_path,
-    unpack_stage,
+    split_buckets, unpack_stage,
 };
 pub use options::{Granularity, TimeseriesOptions, seconds};
+pub use shard_key::{bucket_of, shard_key_for_buckets, shard_key_index};
 pub use unpack::{Fields, Unpacker};

@@ -20,8 +20,10 @@ pub fn coll_stats(db: &Db, namespace: &Namespace, spec: RawDoc<'_>, cx: &mut Cx<
     let now_millis = cx.limits.now_millis;
     let shown = db.collection(namespace);
     let buckets = shown.as_ref().and_then(|shown| buckets_of(db, shown));
-    let timeseries = buckets.is_some();
     let found = buckets.or(shown);
+    let is_buckets =
+        |found: &Arc<Collection>| !found.is_view() && found.options.as_raw().element("timeseries").is_some();
+    let timeseries = found.as_ref().is_some_and(is_buckets);
     let collection = found.as_ref();
     let wants_data = ["storageStats", "count", "queryExecStats"].iter().any(|name| spec.get(name).is_some());
     if wants_data && collection.is_some_and(|collection| collection.is_view()) {

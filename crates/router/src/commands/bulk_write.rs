@@ -16,7 +16,7 @@ pub fn run<'a>(args: &mut Args<'a>, op: &Operation<'a>) -> Result<Reply> {
         size = options.optional::<NonNegative>("batchSize")?.map(|size| size.0 as usize);
         options.finish()?;
     }
-    let mut batch = Batch::parse_bulk(args)?;
+    let mut batch = Batch::parse_bulk(args, op)?;
     batch.add_ids(&op.request.arena);
     batch.add_sample_ids(op);
     let outcome = match write::run::<BulkOutcome>(op, &batch, true)? {

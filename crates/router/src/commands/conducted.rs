@@ -8,6 +8,7 @@ use sheaf_front::args::Args;
 use sheaf_front::command::*;
 use sheaf_front::generic::is_generic;
 use sheaf_front::reply::Reply;
+use sheaf_timeseries::buckets_namespace;
 
 use super::shards;
 use crate::op::Operation;
@@ -82,13 +83,19 @@ pub fn is_sharded(op: &Operation<'_>, namespace: &str) -> Result<bool> {
     Ok(!found.is_empty())
 }
 
-/// `drop`: of a sharded collection by the conductor, of another one on its database's primary shard.
+/// `drop`: of a sharded collection by the conductor, of another one on its database's primary shard. Of a time-series collection both: its
+/// buckets, if they are sharded, and then what shows them.
 pub fn drop_collection<'a>(args: &mut Args<'a>, op: &Operation<'a>) -> Result<Reply> {
-    let namespace = format!("{}.{}", op.db(), args.collection()?);
+    let collection = args.collection()?;
+    let (namespace, buckets) = (op.namespace(collection), buckets_namespace(op.db(), collection));
     let dropped = crate::forward::until_right(op, op.db(), || {
         if op.blocking(|| is_sharded(op, &namespace))? {
             let body = op.body();
             return op.blocking(|| ask(op, "_configsvrDropCollection", Value::String(&namespace), body));
+        }
+        if !collection.starts_with("system.") && op.blocking(|| is_sharded(op, &buckets))? {
+            let body = op.body();
+            op.blocking(|| ask(op, "_configsvrDropCollection", Value::String(&buckets), body))?;
         }
         crate::forward::to_plain(op, op.target(op.db(), false)?)
     })?;

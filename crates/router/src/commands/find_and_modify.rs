@@ -6,6 +6,7 @@ use sheaf_cluster::{Answer, Sharded};
 use sheaf_errors::{Code, Error, Result};
 use sheaf_front::args::Args;
 use sheaf_front::reply::Reply;
+use sheaf_timeseries::unpack_stage;
 
 use crate::addressed::{Addressed, Placed};
 use crate::forward::{self, Body};
@@ -76,9 +77,9 @@ fn message(op: &Operation<'_>, to: &Addressed, body: RawDoc<'_>, asks: bool) -> 
 }
 
 /// On the shards of a collection, again where another router is about to execute the same.
-fn spread(op: &Operation<'_>, collection: &str, sharded: &Sharded, body: RawDoc<'_>) -> Result<Done> {
+fn spread<'a>(op: &Operation<'a>, collection: &'a str, sharded: &Sharded, body: RawDoc<'_>) -> Result<Done> {
     let upserts = body.get("upsert").is_some_and(|upsert| upsert.truthy());
-    let selection = Selection::of(body, "query");
+    let selection = Selection::of(body, "query").of_measurements(is_measured(body));
     let aim = if upserts { selection.upsert(sharded, false) } else { selection.aim(sharded, false) };
     let shards = match aim? {
         Aim::One(shard) => {
@@ -101,15 +102,15 @@ fn spread(op: &Operation<'_>, collection: &str, sharded: &Sharded, body: RawDoc<
 }
 
 /// On the one of these shards that has the document.
-fn anywhere(
-    op: &Operation<'_>,
-    collection: &str,
+fn anywhere<'a>(
+    op: &Operation<'a>,
+    collection: &'a str,
     sharded: &Sharded,
     to: &[Addressed],
     body: RawDoc<'_>,
 ) -> Result<Done> {
     let upserts = body.get("upsert").is_some_and(|upsert| upsert.truthy());
-    let search = search(op, collection);
+    let search = search(op, collection, sharded);
     let probe = with_query(body, &search.filter_of_nothing());
     if op.is_retryable_write() {
         let asked = may_execute(op, sharded, to, upserts)?;
@@ -229,7 +230,12 @@ fn answer(change: &Change, value: Option<&DocBuf>) -> DocBuf {
     })
 }
 
-fn search<'d>(op: &Operation<'d>, collection: &'d str) -> Search<'d> {
+/// Whether the command is about measurements, and names their buckets.
+fn is_measured(body: RawDoc<'_>) -> bool {
+    body.get("isTimeseriesNamespace").is_some_and(|flag| flag.truthy())
+}
+
+fn search<'d>(op: &Operation<'d>, collection: &'d str, sharded: &Sharded) -> Search<'d> {
     let body = op.body();
     let document = |name: &str| body.get(name).and_then(|value| value.as_doc());
     Search {
@@ -240,6 +246,7 @@ fn search<'d>(op: &Operation<'d>, collection: &'d str) -> Search<'d> {
         collation: document("collation"),
         hint: body.get("hint").unwrap_or(Value::Missing),
         variables: document("let"),
+        unpack: sharded.timeseries.as_ref().filter(|_| is_measured(body)).map(unpack_stage),
     }
 }
 

@@ -20,6 +20,7 @@ mod isdbgrid;
 mod list_collections;
 mod list_databases;
 mod map_reduce;
+mod measured;
 mod monotonicity;
 mod operations;
 mod owners;
@@ -220,7 +221,7 @@ fn makes_database(op: &Operation<'_>) -> bool {
 pub fn run<'a>(args: &mut Args<'a>, op: &Operation<'a>) -> Result<Reply> {
     match TABLE.at(op.at) {
         Run::Front(run) => run(args, op.request),
-        Run::Role(run) => run(args, op),
+        Run::Role(run) => measured::run(args, op, run),
     }
 }
 

@@ -9,6 +9,7 @@ use sheaf_errors::{Code, Error, Result};
 use sheaf_front::args::Args;
 use sheaf_front::reply::Reply;
 use sheaf_shard::ShardId;
+use sheaf_timeseries::split_buckets;
 
 use crate::addressed::{Addressed, Placed};
 use crate::forward::{self, Body, is_between};
@@ -177,8 +178,16 @@ pub fn coll_stats<'a>(args: &mut Args<'a>, op: &Operation<'a>) -> Result<Reply> 
         let first = told.first();
         let scale = first.map_or(1.0, |told| told.number("scaleFactor"));
         Reply::ok().with("sharded", !sharded.unsplittable).with("capped", false).with_fields(|out| {
-            out.append("ns", &*sharded.ns);
-            append(out, "count", count);
+            match split_buckets(&sharded.ns).filter(|_| sharded.timeseries.is_some()) {
+                Some((db, name)) => {
+                    out.append("ns", format!("{db}.{name}").as_str());
+                    bucket_figures(told, &sharded.ns, out);
+                }
+                None => {
+                    out.append("ns", &*sharded.ns);
+                    append(out, "count", count);
+                }
+            }
             append(out, "size", size);
             append(out, "storageSize", sum("storageSize"));
             append(out, "freeStorageSize", sum("freeStorageSize"));
@@ -187,7 +196,9 @@ pub fn coll_stats<'a>(args: &mut Args<'a>, op: &Operation<'a>) -> Result<Reply> 
             let mut sizes = out.document("indexSizes");
             index_sizes(told).iter().for_each(|(name, size)| append(&mut sizes, name, *size));
             drop(sizes);
-            out.append("avgObjSize", if count > 0.0 { size * scale / count } else { 0.0 });
+            if sharded.timeseries.is_none() {
+                out.append("avgObjSize", if count > 0.0 { size * scale / count } else { 0.0 });
+            }
             append(out, "nindexes", told.iter().map(|told| told.number("nindexes")).fold(0.0, f64::max));
             append(out, "scaleFactor", scale);
             append(out, "nchunks", sharded.table.chunks().len() as f64);
@@ -195,6 +206,32 @@ pub fn coll_stats<'a>(args: &mut Args<'a>, op: &Operation<'a>) -> Result<Reply> 
             told.iter().for_each(|told| _ = shards.append(&told.shard, told.shown().as_raw()));
         })
     })
+}
+
+/// The section `timeseries`: what shards count of buckets, and the mean of all of these.
+fn bucket_figures(told: &[Told], buckets: &str, out: &mut DocWriter<'_, Vec<u8>>) {
+    let parts = || told.iter().filter_map(|told| told.body().get("timeseries")?.as_doc());
+    let number =
+        |part: RawDoc<'_>, name: &str| part.get(name).and_then(|number| number.as_f64()).unwrap_or(0.0);
+    let sum = |name: &str| parts().map(|part| number(part, name)).sum::<f64>();
+    let (count, commits) = (sum("bucketCount"), sum("numCommits"));
+    let bytes: f64 = parts().map(|part| number(part, "bucketCount") * number(part, "avgBucketSize")).sum();
+    let mut section = out.document("timeseries");
+    section.append("bucketsNs", buckets);
+    append(&mut section, "bucketCount", count);
+    if count > 0.0 {
+        append(&mut section, "avgBucketSize", bytes / count);
+    }
+    let counted = parts().next().into_iter().flat_map(|first| first.iter());
+    for field in counted.filter(|field| field.key().starts_with("num")) {
+        append(&mut section, field.key(), sum(field.key()));
+    }
+    let measurements = sum("numMeasurementsCommitted");
+    append(
+        &mut section,
+        "avgNumMeasurementsPerCommit",
+        if commits > 0.0 { measurements / commits } else { 0.0 },
+    );
 }
 
 fn index_sizes(told: &[Told]) -> BTreeMap<&str, f64> {

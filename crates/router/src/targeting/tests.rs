@@ -17,6 +17,7 @@ fn sharded(key: DocBuf, cuts: &[DocBuf], collation: Option<DocBuf>) -> Sharded {
         unique: false,
         unsplittable: false,
         default_collation: collation,
+        timeseries: None,
         table,
     }
 }

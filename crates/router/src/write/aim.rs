@@ -4,8 +4,10 @@ use sheaf_bson::path::FieldPath;
 use sheaf_bson::{RawDoc, Value};
 use sheaf_cluster::Sharded;
 use sheaf_errors::{Code, Error, Result};
+use sheaf_exec::write::check_document;
 use sheaf_shard::ShardId;
 use sheaf_shard::placement::{Interval, KeyPattern, Ranges};
+use sheaf_timeseries::{Measurement, TimeseriesOptions, bucket_of};
 
 use super::batch::{Kind, document_of};
 use crate::targeting;
@@ -33,23 +35,29 @@ impl Aiming {
         Aiming { kind, order: Vec::new() }
     }
 
-    /// Where this one goes.
+    /// Where this one goes; if it is `measured`, the collection has the buckets of what it is about.
     ///
     /// Errors: those that become the statement's.
-    pub fn aim<'s>(&mut self, statement: RawDoc<'_>, sharded: &'s Sharded) -> Result<Aim<'s>> {
+    pub fn aim<'s>(
+        &mut self,
+        statement: RawDoc<'_>,
+        measured: bool,
+        sharded: &'s Sharded,
+    ) -> Result<Aim<'s>> {
+        let timeseries = sharded.timeseries.as_ref().filter(|_| measured);
         let flag = |name: &str| statement.get(name).is_some_and(|flag| flag.truthy());
         let first = || statement.iter().next().map_or("", |first| first.key());
         match self.kind {
-            Kind::Inserts => self.document(statement, sharded),
+            Kind::Inserts => self.document(statement, timeseries, sharded),
             Kind::Bulk if first() == "insert" => {
-                self.document(document_of(statement).unwrap_or(RawDoc::EMPTY), sharded)
+                self.document(document_of(statement).unwrap_or(RawDoc::EMPTY), timeseries, sharded)
             }
             Kind::Deletes => {
                 let multi = statement.get("limit").and_then(|limit| limit.as_f64()) != Some(1.0);
-                Selection::of(statement, "q").aim(sharded, multi)
+                Selection::of(statement, "q").of_measurements(measured).aim(sharded, multi)
             }
             Kind::Updates | Kind::Bulk => {
-                let selection = Selection::of(statement, self.kind.filter());
+                let selection = Selection::of(statement, self.kind.filter()).of_measurements(measured);
                 match flag("upsert") {
                     true => selection.upsert(sharded, flag("multi")),
                     false => selection.aim(sharded, flag("multi")),
@@ -58,10 +66,45 @@ impl Aiming {
         }
     }
 
-    /// Documents go where their keys belong.
-    fn document<'s>(&mut self, document: RawDoc<'_>, sharded: &'s Sharded) -> Result<Aim<'s>> {
+    /// Whether a document can be a measurement of this collection, as far as documents say it.
+    pub fn fits(&mut self, document: RawDoc<'_>, sharded: &Sharded) -> bool {
+        sharded
+            .timeseries
+            .as_ref()
+            .is_some_and(|timeseries| self.put_measurement(document, timeseries, sharded).is_ok())
+    }
+
+    fn put_measurement(
+        &mut self,
+        document: RawDoc<'_>,
+        timeseries: &TimeseriesOptions,
+        sharded: &Sharded,
+    ) -> Result<()> {
         self.order.clear();
-        sharded.pattern().put_order(document, &mut self.order)?;
+        check_document(document)?;
+        let bucket = bucket_of(&Measurement::of(document, timeseries)?, timeseries);
+        sharded.pattern().put_order(bucket.as_raw(), &mut self.order)
+    }
+
+    /// Documents go where their keys belong, measurements where a bucket would that begins with them. What cannot be a measurement is
+    /// refused by any shard, which knows better whether measurements are what the collection has.
+    fn document<'s>(
+        &mut self,
+        document: RawDoc<'_>,
+        timeseries: Option<&TimeseriesOptions>,
+        sharded: &'s Sharded,
+    ) -> Result<Aim<'s>> {
+        match timeseries {
+            Some(timeseries) => {
+                if self.put_measurement(document, timeseries, sharded).is_err() {
+                    return Ok(Aim::One(sharded.table.chunks()[0].shard()));
+                }
+            }
+            None => {
+                self.order.clear();
+                sharded.pattern().put_order(document, &mut self.order)?;
+            }
+        }
         Ok(Aim::One(sharded.table.chunk_at(&self.order).shard()))
     }
 }
@@ -72,6 +115,8 @@ pub struct Selection<'d> {
     filter: RawDoc<'d>,
     collation: Option<RawDoc<'d>>,
     sorted: bool,
+    /// Whether the filter is one of measurements.
+    measured: bool,
 }
 
 impl<'d> Selection<'d> {
@@ -82,6 +127,21 @@ impl<'d> Selection<'d> {
             filter: document(filter).unwrap_or(RawDoc::EMPTY),
             collation: document("collation"),
             sorted: document("sort").is_some_and(|sort| !sort.is_empty()),
+            measured: false,
+        }
+    }
+
+    /// The same of measurements, if `measured`, whose buckets the collection has.
+    #[must_use]
+    pub fn of_measurements(self, measured: bool) -> Self {
+        Selection { measured, ..self }
+    }
+
+    /// The keys that documents may have which are meant.
+    fn ranges(&self, sharded: &Sharded) -> Ranges {
+        match self.measured {
+            true => targeting::ranges_for_measurements(sharded, self.filter, self.collation),
+            false => targeting::ranges_for_filter(sharded, self.filter, self.collation),
         }
     }
 
@@ -89,11 +149,11 @@ impl<'d> Selection<'d> {
     ///
     /// Errors: those of the filter.
     pub fn aim<'s>(&self, sharded: &'s Sharded, multi: bool) -> Result<Aim<'s>> {
-        let ranges = targeting::ranges_for_filter(sharded, self.filter, self.collation);
+        let ranges = self.ranges(sharded);
         let mut shards: Vec<&ShardId> = targeting::owners(sharded, &ranges).into_iter().collect();
         if shards.len() > 1 {
-            // An `_id` is one document's, wherever that is.
-            let by_id = || !self.sorted && is_id(self.filter.get_or_missing("_id"));
+            // An `_id` is one document's, wherever that is; measurements may share theirs.
+            let by_id = || !self.sorted && !self.measured && is_id(self.filter.get_or_missing("_id"));
             return Ok(if multi || by_id() { Aim::Each(shards) } else { Aim::Anywhere(shards) });
         }
         shards
@@ -106,6 +166,10 @@ impl<'d> Selection<'d> {
     ///
     /// Errors: `ShardKeyNotFound`, with `multi` where the filter does not name one key; those of the filter.
     pub fn upsert<'s>(&self, sharded: &'s Sharded, multi: bool) -> Result<Aim<'s>> {
+        if self.measured {
+            // Any shard refuses it.
+            return self.aim(sharded, true);
+        }
         if let Some(owner) = self.owner(sharded)? {
             return Ok(Aim::One(owner));
         }

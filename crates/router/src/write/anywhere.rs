@@ -6,11 +6,12 @@
 
 use std::cmp::Ordering;
 
-use sheaf_bson::{DocBuf, OwnedValue, RawDoc, Value, compare, doc};
+use sheaf_bson::{ArrayBuf, DocBuf, DocWriter, OwnedValue, RawDoc, Value, compare, doc};
 use sheaf_client::Message;
 use sheaf_cluster::{Answer, Sharded};
 use sheaf_errors::{Code, Error, Result};
 use sheaf_shard::ShardId;
+use sheaf_timeseries::unpack_stage;
 
 use super::Batch;
 use super::outcome::is_stale;
@@ -37,6 +38,8 @@ pub struct Search<'d> {
     pub hint: Value<'d>,
     /// `let`.
     pub variables: Option<RawDoc<'d>>,
+    /// The stage that makes measurements of the collection's documents, if the search is for one of these.
+    pub unpack: Option<ArrayBuf>,
 }
 
 /// A document that a shard has found.
@@ -50,6 +53,9 @@ pub struct Candidate {
 impl Search<'_> {
     /// Asks one shard.
     pub fn message(&self, op: &Operation<'_>, to: &Addressed) -> Message {
+        if let Some(unpack) = &self.unpack {
+            return self.message_for_measurement(op, to, unpack);
+        }
         let sort = self.sort.filter(|sort| !sort.is_empty());
         let mut body =
             doc! { "find": self.collection, "filter": self.filter, "limit": 1, "singleBatch": true };
@@ -68,16 +74,28 @@ impl Search<'_> {
             if !self.hint.is_missing() {
                 out.append("hint", self.hint);
             }
-            for field in op.body().iter() {
-                let goes = match field.key() {
-                    "lsid" | "txnNumber" | "autocommit" => op.in_transaction(),
-                    "maxTimeMS" | "comment" => true,
-                    _ => false,
-                };
-                if goes {
-                    out.append_element(field);
+            append_surroundings(op, out);
+        });
+        forward::command(op, to, &Body { db: self.db, body: body.as_raw() }, |_| false, |_| {})
+    }
+
+    /// Asks one shard for a measurement.
+    fn message_for_measurement(&self, op: &Operation<'_>, to: &Addressed, unpack: &ArrayBuf) -> Message {
+        let stages = ArrayBuf::build(|out| {
+            unpack.as_raw().values().for_each(|stage| _ = out.push(stage));
+            out.document().append("$match", self.filter);
+            out.document().append("$limit", 1);
+            out.document().document("$project").append("_id", 1);
+        });
+        let body = DocBuf::build(|out| {
+            out.append("aggregate", self.collection).append("pipeline", Value::Array(stages.as_raw()));
+            drop(out.document("cursor"));
+            for (name, value) in [("collation", self.collation), ("let", self.variables)] {
+                if let Some(value) = value {
+                    out.append(name, value);
                 }
             }
+            append_surroundings(op, out);
         });
         forward::command(op, to, &Body { db: self.db, body: body.as_raw() }, |_| false, |_| {})
     }
@@ -126,6 +144,20 @@ impl Search<'_> {
     }
 }
 
+/// What a search has of the operation that it is for.
+fn append_surroundings(op: &Operation<'_>, out: &mut DocWriter<'_, Vec<u8>>) {
+    for field in op.body().iter() {
+        let goes = match field.key() {
+            "lsid" | "txnNumber" | "autocommit" => op.in_transaction(),
+            "maxTimeMS" | "comment" => true,
+            _ => false,
+        };
+        if goes {
+            out.append_element(field);
+        }
+    }
+}
+
 fn is_descending(value: Value<'_>) -> bool {
     value.as_f64().is_some_and(|direction| direction < 0.0)
 }
@@ -143,7 +175,13 @@ fn by_sort(descending: &[bool], a: &Candidate, b: &Candidate) -> Ordering {
 fn only(filter: RawDoc<'_>, id: Value<'_>) -> DocBuf {
     DocBuf::build(|out| {
         out.append_all(filter);
-        out.array("$and").document().append("_id", id);
+        let mut and = out.array("$and");
+        let mut own = and.document();
+        match id {
+            // Measurements may have none.
+            Value::Missing => _ = own.document("_id").append("$exists", false),
+            id => _ = own.append("_id", id),
+        }
     })
 }
 
@@ -181,6 +219,7 @@ pub fn run(
         collation: document("collation"),
         hint: statement.get_or_missing("hint"),
         variables: op.body().get("let").and_then(|variables| variables.as_doc()),
+        unpack: sharded.timeseries.as_ref().filter(|_| namespace.measured).map(unpack_stage),
     };
     let to: Vec<Addressed> =
         shards.iter().map(|shard| op.addressed(sharded, shard)).collect::<Result<_>>()?;

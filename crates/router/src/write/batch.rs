@@ -6,6 +6,7 @@ use sheaf_errors::{Code, Result, bail};
 use sheaf_front::args::{Args, Array, check_collection_name, check_db_name};
 use sheaf_front::front::new_object_id;
 use sheaf_front::generic::Attempt;
+use sheaf_timeseries::{BUCKETS_PREFIX, buckets_namespace};
 
 use crate::addressed::Addressed;
 use crate::forward::{self, Body};
@@ -52,8 +53,43 @@ pub struct Namespace<'b> {
     pub db: &'b str,
     /// The collection.
     pub collection: &'b str,
+    /// Whether what is written are measurements, and the collection has their buckets.
+    pub measured: bool,
     /// Its entry in `nsInfo`.
     info: RawDoc<'b>,
+}
+
+impl<'b> Namespace<'b> {
+    /// What an entry of `nsInfo` names, or the buckets of that where these are sharded.
+    fn of_info(op: &Operation<'b>, info: RawDoc<'b>) -> Result<Self> {
+        let ns = info.get("ns").and_then(|ns| ns.as_str()).unwrap_or_default();
+        let Some((db, collection)) = ns.split_once('.') else {
+            bail!(Code::INVALID_NAMESPACE, "Invalid namespace specified for bulkWrite: '{ns}'");
+        };
+        check_db_name(db)?;
+        check_collection_name(collection)?;
+        if !op.buckets_are_sharded(db, collection)? {
+            let measured = is_measured(info, collection);
+            return Ok(Namespace { db, collection, measured, info });
+        }
+        let about = DocBuf::build(|out| {
+            out.append("ns", buckets_namespace(db, collection).as_str());
+            for field in info.iter().filter(|field| !matches!(field.key(), "ns" | "isTimeseriesNamespace")) {
+                out.append_element(field);
+            }
+            out.append("isTimeseriesNamespace", true);
+        });
+        let info = RawDoc::new(op.request.arena.alloc_slice_copy(about.as_bytes()));
+        let ns = info.get("ns").and_then(|ns| ns.as_str()).unwrap_or_default();
+        let (_, collection) = ns.split_once('.').unwrap_or_default();
+        Ok(Namespace { db, collection, measured: true, info })
+    }
+}
+
+/// Whether a command or an entry of `nsInfo` that names this collection is about measurements whose buckets it has.
+fn is_measured(said: RawDoc<'_>, collection: &str) -> bool {
+    collection.starts_with(BUCKETS_PREFIX)
+        && said.get("isTimeseriesNamespace").is_some_and(|flag| flag.truthy())
 }
 
 /// A write command's statements as they came: documents, updates, deletes, or all kinds of them.
@@ -78,23 +114,18 @@ impl<'b> Batch<'b> {
     /// Errors: those of what is read; `InvalidLength`.
     pub fn parse(args: &mut Args<'b>, op: &Operation<'b>, kind: Kind) -> Result<Self> {
         let collection = args.collection()?;
-        let namespace = Namespace { db: op.db(), collection, info: RawDoc::EMPTY };
+        let measured = is_measured(op.body(), collection);
+        let namespace = Namespace { db: op.db(), collection, measured, info: RawDoc::EMPTY };
         Batch::of(args, kind, vec![namespace])
     }
 
     /// Reads what the router has to know of a `bulkWrite`.
     ///
     /// Errors: those of what is read; `InvalidLength`; `InvalidNamespace`; `BadValue`, where a statement names no namespace.
-    pub fn parse_bulk(args: &mut Args<'b>) -> Result<Self> {
+    pub fn parse_bulk(args: &mut Args<'b>, op: &Operation<'b>) -> Result<Self> {
         let mut namespaces = Vec::new();
         for info in args.required_documents("nsInfo")? {
-            let ns = info.get("ns").and_then(|ns| ns.as_str()).unwrap_or_default();
-            let Some((db, collection)) = ns.split_once('.') else {
-                bail!(Code::INVALID_NAMESPACE, "Invalid namespace specified for bulkWrite: '{ns}'");
-            };
-            check_db_name(db)?;
-            check_collection_name(collection)?;
-            namespaces.push(Namespace { db, collection, info });
+            namespaces.push(Namespace::of_info(op, info)?);
         }
         let batch = Batch::of(args, Kind::Bulk, namespaces)?;
         for statement in &batch.statements {
@@ -187,6 +218,11 @@ impl<'b> Batch<'b> {
             }
             _ => 0,
         }
+    }
+
+    /// Whether the statement at this place is about measurements, and names their buckets.
+    pub fn is_measured(&self, at: u32) -> bool {
+        self.namespaces[self.namespace_of(at)].measured
     }
 
     /// Whether the statement at this place is about one document.

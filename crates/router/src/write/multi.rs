@@ -98,13 +98,19 @@ impl Multis {
     /// Errors: `QueryPlanKilled`, where it would.
     pub fn meets(&mut self, batch: &Batch<'_>, at: u32, placed: &Placed) -> Result<()> {
         let Some(done) = self.done.get_mut(&at) else { return Ok(()) };
-        if matches!(placed, Placed::Spread(sharded) if done.agrees(sharded)) {
+        // Of measurements nobody can say that those are meant whose buckets have certain keys.
+        let may_go_on = !batch.is_measured(at);
+        if may_go_on && matches!(placed, Placed::Spread(sharded) if done.agrees(sharded)) {
             return Ok(());
         }
         let namespace = &batch.namespaces[batch.namespace_of(at)];
         let shards: Vec<&str> = done.shards.iter().map(String::as_str).collect();
+        let what = match may_go_on {
+            true => "became another collection, by another key or elsewhere,",
+            false => "has given ranges to other shards",
+        };
         let text = format!(
-            "{}.{} became another collection, by another key or elsewhere, when only {} had executed the statement",
+            "{}.{} {what} when only {} had executed the statement",
             namespace.db,
             namespace.collection,
             shards.join(", ")

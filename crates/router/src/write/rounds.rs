@@ -30,8 +30,11 @@ pub enum Ran<A> {
 /// Errors: those that end the whole command.
 pub fn run<A: Answers>(op: &Operation<'_>, batch: &Batch<'_>, makes: bool) -> Result<Ran<A>> {
     let namespaces = batch.namespaces.iter();
-    let mut routes: Vec<Route<'_, '_>> =
-        namespaces.map(|namespace| Route::new(op, namespace.db, namespace.collection, makes)).collect();
+    let mut routes: Vec<Route<'_, '_>> = namespaces
+        .map(|namespace| {
+            Route::new(op, namespace.db, namespace.collection, makes).of_measurements(namespace.measured)
+        })
+        .collect();
     let mut rounds = Rounds::<A>::new(op, batch);
     loop {
         let placed: Vec<Placed> = routes.iter_mut().map(Route::placed).collect::<Result<_>>()?;
@@ -215,7 +218,8 @@ impl<'o, 'a, 'b, A: Answers> Rounds<'o, 'a, 'b, A> {
     fn round(&mut self, placed: &[Placed]) -> Result<Option<Stale>> {
         let (ordered, in_transaction) = (self.batch.ordered, self.op.in_transaction());
         let inserts = self.batch.kind == Kind::Inserts;
-        if ordered && !in_transaction && inserts && !self.in_runs {
+        let measured = inserts && !in_transaction && self.batch.is_measured(0);
+        if ordered && !in_transaction && inserts && !measured && !self.in_runs {
             match self.together(placed)? {
                 Together::Done => return Ok(None),
                 Together::Stale(error) => return Ok(Some(Stale { namespace: 0, error })),
@@ -223,10 +227,15 @@ impl<'o, 'a, 'b, A: Answers> Rounds<'o, 'a, 'b, A> {
             }
         }
         let planned = match (ordered || in_transaction) && !(in_transaction && inserts) {
+            true if measured => self.measurements(placed)?,
             true => self.next_run(placed)?,
             false => self.all_at_once(placed)?,
         };
         let mut stale = self.send(placed, &planned.lots)?;
+        if measured {
+            // What goes again stands before what has not been sent.
+            self.left.make_contiguous().sort_unstable();
+        }
         for (at, sharded, shards) in planned.anywhere {
             if stale.is_some() {
                 self.left.push_back(at);
@@ -319,7 +328,8 @@ impl<'o, 'a, 'b, A: Answers> Rounds<'o, 'a, 'b, A> {
         match &placed[self.batch.namespace_of(at)] {
             Placed::Whole(to) => Ok(Goes::Whole(to)),
             Placed::Spread(sharded) => {
-                let aim = self.aiming.aim(self.batch.statements[at as usize], sharded)?;
+                let measured = self.batch.is_measured(at);
+                let aim = self.aiming.aim(self.batch.statements[at as usize], measured, sharded)?;
                 Ok(Goes::Spread(aim, sharded))
             }
         }
@@ -333,7 +343,8 @@ impl<'o, 'a, 'b, A: Answers> Rounds<'o, 'a, 'b, A> {
         let (mut runs, mut last) = (0, None);
         for at in &self.left {
             // What has no key fails in its turn, and what is before it stays.
-            let Ok(Aim::One(shard)) = self.aiming.aim(self.batch.statements[*at as usize], sharded) else {
+            let statement = self.batch.statements[*at as usize];
+            let Ok(Aim::One(shard)) = self.aiming.aim(statement, false, sharded) else {
                 return Ok(Together::InRuns);
             };
             if last.replace(shard) != Some(shard) {
@@ -431,6 +442,24 @@ impl<'o, 'a, 'b, A: Answers> Rounds<'o, 'a, 'b, A> {
             planned.lots.push(Lot { to, places });
         }
         Ok(planned)
+    }
+
+    /// The measurements up to the first that cannot be inserted. Shards find nothing wrong with single ones that has not been found here, so
+    /// that those of an ordered batch can go to all shards at once.
+    fn measurements<'s>(&mut self, placed: &'s [Placed]) -> Result<Planned<'s>> {
+        let mut fit = 0;
+        if let Placed::Spread(sharded) = &placed[0] {
+            let statements = &self.batch.statements;
+            let mut fits = |at: &u32| self.aiming.fits(statements[*at as usize], sharded);
+            fit = self.left.iter().take_while(|at| fits(at)).count();
+        }
+        if fit == 0 {
+            return self.next_run(placed);
+        }
+        let rest = self.left.split_off(fit);
+        let planned = self.all_at_once(placed);
+        self.left = rest;
+        planned
     }
 
     /// Plans a statement that has a round for itself.

@@ -66,22 +66,6 @@ impl<'w, 'o, 'a> Guarded<'w, 'o, 'a> {
         }
     }
 
-    /// The error for a document that is to be written and belongs to another shard.
-    fn not_owned(&self, collection: &Collection, placed: &Placed) -> Error {
-        let namespace = &collection.namespace;
-        match self.op.version_for(namespace) {
-            Some(received) => {
-                self.op.stale(namespace, received, Some(placed), "a document belongs to another shard")
-            }
-            None => Error::new(
-                Code::STALE_CONFIG,
-                format!(
-                    "this shard does not own the document's shard key in {namespace}: write through a router (mongos)"
-                ),
-            ),
-        }
-    }
-
     /// Whether an update may make this of a document: it leaves the shard key as it is, or changes it in a way that this shard can see
     /// through.
     ///
@@ -177,7 +161,7 @@ impl Write for Guarded<'_, '_, '_> {
             let upserts = self.op.writing.get() != Writing::Others;
             return Err(match self.op.version_for(&collection.namespace) {
                 Some(_) if upserts => would_leave(collection, RawDoc::EMPTY, doc, true),
-                _ => self.not_owned(collection, &placed),
+                _ => self.op.not_owned(&collection.namespace, &placed),
             });
         }
         self.inner.insert(collection, doc)?;

@@ -5,6 +5,7 @@ use sheaf_errors::{Code, Result, bail};
 use sheaf_exec::ddl::index_spec;
 use sheaf_shard::placement::KeyPattern;
 use sheaf_storage::{Collection, Index, IndexKind};
+use sheaf_timeseries::{TimeseriesOptions, index_for_user, shard_key_index};
 
 /// Whether an index begins with these fields, in this order and way.
 pub(super) fn begins_with(index: RawDoc<'_>, key: RawDoc<'_>) -> bool {
@@ -140,8 +141,15 @@ impl ShardKey<'_> {
 
     /// The specification of the index for the key.
     pub fn spec(&self, collection: &Collection) -> Result<DocBuf> {
-        let key = self.pattern.document();
-        let mut spec = doc! { "v": 2, "key": key, "name": &index_spec::default_name(key) };
+        let mut key = DocBuf::from(self.pattern.document());
+        let mut shown = key.clone();
+        if let Some(options) = TimeseriesOptions::of_catalog(collection.options.as_raw()) {
+            key = shard_key_index(key.as_raw(), &options);
+            // It goes by the name that it would have as a user's.
+            shown = index_for_user(key.as_raw(), &options).unwrap_or_else(|| key.clone());
+        }
+        let name = index_spec::default_name(shown.as_raw());
+        let mut spec = doc! { "v": 2, "key": &key, "name": &name };
         if self.unique {
             spec.append("unique", true);
         }

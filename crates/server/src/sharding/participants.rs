@@ -17,9 +17,12 @@ use sheaf_storage::{
     Collection, CollectionChange, CreateCollection, Direction, Engine, Interrupt, Range, Told, Uuid,
 };
 
+use sheaf_timeseries::{TimeseriesOptions, bucket_options, split_buckets, view_options};
+
 use super::key_index::ShardKey;
 use super::marks::{PLACEMENTS, is_closed, uuid_value, with_leaving};
 use super::rows;
+use crate::commands::timeseries;
 use crate::node::Node;
 
 /// The commands' names.
@@ -197,6 +200,31 @@ impl<'a> Asked<'a> {
         }
     }
 
+    /// The collection of buckets, made with this UUID and the view on it if there is none.
+    fn ensure_buckets(
+        &self,
+        node: &Node,
+        uuid: Uuid,
+        timeseries: &TimeseriesOptions,
+    ) -> Result<Arc<Collection>> {
+        let Some((db, name)) = split_buckets(self.namespace) else {
+            bail!(Code::INVALID_OPTIONS, "{} is not a collection of buckets", self.namespace);
+        };
+        let view = format!("{db}.{name}");
+        let known = self.engine.catalog().collection(&view).is_some_and(|known| !known.is_timeseries());
+        if known {
+            bail!(Code::INVALID_OPTIONS, "{view} is not a time-series collection");
+        }
+        let options = bucket_options(RawDoc::EMPTY, None, timeseries);
+        let collection = self.ensure(uuid, timeseries::buckets(timeseries, options)?)?;
+        if self.engine.catalog().collection(&view).is_none() {
+            let options =
+                view_options(name, collection.options.as_raw().get_or_missing("collation"), timeseries);
+            timeseries::make_view(node, &view, &options, self.go_on)?;
+        }
+        Ok(collection)
+    }
+
     /// Writers that have not seen that the collection is closed are through, and transactions fail. Gives the collection, in which nothing
     /// changes any more; `None`: it was dropped or renamed meanwhile, and by another name it is as open as it was.
     pub fn pass_writers(&self, uuid: &Uuid) -> Result<Option<Arc<Collection>>> {
@@ -234,7 +262,10 @@ pub fn close(node: &Arc<Node>, body: RawDoc<'_>, go_on: Interrupt<'_>) -> Result
     Asked::with(node, body, go_on, |asked| {
         let pattern = KeyPattern::parse(asked.document("key"))?;
         let key = ShardKey { pattern: &pattern, unique: asked.flag("unique"), simple: asked.flag("simple") };
-        let collection = asked.ensure(asked.uuid("newUuid")?, CreateCollection::default())?;
+        let collection = match TimeseriesOptions::of_catalog(body) {
+            Some(timeseries) => asked.ensure_buckets(node, asked.uuid("newUuid")?, &timeseries)?,
+            None => asked.ensure(asked.uuid("newUuid")?, CreateCollection::default())?,
+        };
         key.check(&collection)?;
         let uuid = *collection.uuid.as_bytes();
         rows::change(asked.engine, go_on, |change| {
@@ -531,13 +562,15 @@ pub fn check(node: &Arc<Node>, body: RawDoc<'_>, _: Interrupt<'_>) -> Result<Doc
     Ok(doc! {})
 }
 
-/// [`name::DESCRIBE`]: the collection of this name, if there is one, and its placement; of a view, that it is one.
+/// [`name::DESCRIBE`]: the collection of this name, if there is one, and its placement; of a view, that it is one, and its measurements'
+/// options.
 pub fn describe(node: &Arc<Node>, body: RawDoc<'_>, _: Interrupt<'_>) -> Result<DocBuf> {
     let namespace = body.iter().next().and_then(|field| field.value().as_str()).unwrap_or_default();
     let view = node.engine().view()?;
     let Some(collection) = view.collection(namespace) else { return Ok(doc! {}) };
     if collection.is_view() {
-        return Ok(doc! { "isView": true });
+        let timeseries = collection.options.as_raw().get_or_missing("timeseries");
+        return Ok(doc! { "isView": true, "timeseries": timeseries });
     }
     let mut told = description(collection);
     if let Some(placement) = rows::get(&view, PLACEMENTS, uuid_value(collection.uuid.as_bytes()))? {

@@ -150,12 +150,28 @@ impl<'a> Operation<'a> {
     ///
     /// Errors: `StaleConfig`.
     pub(crate) fn check_plain(&self, collection: &Collection) -> Result<()> {
-        let Some(received) = self.generic.shard_version else { return Ok(()) };
+        let several = || self.shard_versions.borrow().first().map(|(_, version)| *version);
+        let Some(received) = self.generic.shard_version.or_else(several) else { return Ok(()) };
         match self.placed(collection)? {
             Some(placed) => {
                 Err(self.stale(&collection.namespace, received, Some(&placed), "it is being sharded"))
             }
             None => Ok(()),
+        }
+    }
+
+    /// The error for a document that is to be written and belongs to another shard.
+    pub(crate) fn not_owned(&self, namespace: &str, placed: &Placed) -> Error {
+        match self.version_for(namespace) {
+            Some(received) => {
+                self.stale(namespace, received, Some(placed), "a document belongs to another shard")
+            }
+            None => Error::new(
+                Code::STALE_CONFIG,
+                format!(
+                    "this shard does not own the document's shard key in {namespace}: write through a router (mongos)"
+                ),
+            ),
         }
     }
 

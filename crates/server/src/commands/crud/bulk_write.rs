@@ -14,6 +14,7 @@ use sheaf_front::generic::ShardVersion;
 use sheaf_front::sampling::SAMPLE_ID;
 use sheaf_query::update::Update as Modification;
 use sheaf_storage::{Collection, Uuid, Write};
+use sheaf_timeseries::split_buckets;
 
 use super::query::{collated_cx, first_batch, parse_filter, set_sort};
 use super::update::array_filters;
@@ -37,6 +38,8 @@ pub struct BulkWrite<'a> {
     namespaces: Vec<&'a str>,
     /// `collectionUUID` of each.
     uuids: Vec<Option<Uuid>>,
+    /// `isTimeseriesNamespace` of each.
+    measured: Vec<bool>,
     /// `shardVersion` of each, where a router names one.
     shard_versions: Vec<(String, ShardVersion)>,
     fields: WriteFields,
@@ -74,6 +77,7 @@ impl<'a> Command<'a, Operation<'a>> for BulkWrite<'a> {
         let _ = args.own_value();
         let ops = args.required_documents("ops")?;
         let (mut namespaces, mut uuids, mut shard_versions) = (Vec::new(), Vec::new(), Vec::new());
+        let mut measured = Vec::new();
         for info in args.required_documents("nsInfo")? {
             let mut fields = Args::of_part("bulkWrite.nsInfo", info)?;
             let namespace: &'a str = fields.required("ns")?;
@@ -81,7 +85,8 @@ impl<'a> Command<'a, Operation<'a>> for BulkWrite<'a> {
             if let Some(version) = fields.optional::<RawDoc<'a>>("shardVersion")? {
                 shard_versions.push((namespace.to_owned(), ShardVersion::parse(version)?));
             }
-            fields.ignore(&["encryptionInformation", "isTimeseriesNamespace"]);
+            measured.push(fields.optional::<bool>("isTimeseriesNamespace")?.unwrap_or(false));
+            fields.ignore(&["encryptionInformation"]);
             fields.finish()?;
             check_namespace(namespace)?;
             namespaces.push(namespace);
@@ -100,6 +105,7 @@ impl<'a> Command<'a, Operation<'a>> for BulkWrite<'a> {
             ops,
             namespaces,
             uuids,
+            measured,
             shard_versions,
             fields,
             ordered,
@@ -178,6 +184,8 @@ struct Parsed<'a> {
     kind: Kind<'a>,
     namespace: &'a str,
     uuid: Option<Uuid>,
+    /// Whether it is about measurements where it names their buckets.
+    measured: bool,
 }
 
 enum Kind<'a> {
@@ -256,7 +264,8 @@ impl<'a> BulkWrite<'a> {
         match at.and_then(|at| self.namespaces.get(at)) {
             Some(namespace) => {
                 let uuid = at.and_then(|at| self.uuids.get(at).copied().flatten());
-                Ok(Parsed { kind, namespace, uuid })
+                let measured = at.is_some_and(|at| self.measured.get(at) == Some(&true));
+                Ok(Parsed { kind, namespace, uuid, measured })
             }
             None => {
                 let shown = sheaf_bson::value_text(Value::Document(doc));
@@ -338,19 +347,23 @@ impl<'a> BulkWrite<'a> {
             Kind::Delete { .. } => false,
         };
         let (db, name) = names::split(one.namespace);
-        check_writable_in(db, name)?;
+        if !one.measured || split_buckets(one.namespace).is_none() {
+            check_writable_in(db, name)?;
+        }
         if one.uuid.is_some() {
             names::check_uuid(w.view()?.catalog(), one.namespace, one.uuid)?;
         }
         let collection = match w.collection(one.namespace)? {
             Some(collection) => collection,
+            None if makes && one.measured => return Err(timeseries::no_buckets(one.namespace)),
             None if makes => collection_for_write(op, w, one.namespace)?,
             None => {
                 let modified = matches!(one.kind, Kind::Update(_)).then_some(0);
                 return Ok(Done { n: 0, modified, upserted: None });
             }
         };
-        if !collection.is_timeseries() {
+        let measured = collection.is_timeseries() || (one.measured && timeseries::is_buckets(&collection));
+        if !measured {
             refuse_view(&collection)?;
         }
         with_cx(op, self.fields.bypass, |cx| {
@@ -374,7 +387,7 @@ impl<'a> BulkWrite<'a> {
             };
             let is_told = retryable || sample.is_some();
             let cx = WriteCx { before_change: if is_told { Some(&name) } else { None }, ..cx };
-            self.apply(op, w, &cx, &collection, (&one.kind, self.fields.stmt_id(at)))
+            self.apply(op, w, &cx, (&collection, measured), (&one.kind, self.fields.stmt_id(at)))
         })
     }
 
@@ -383,20 +396,20 @@ impl<'a> BulkWrite<'a> {
         op: &Operation<'_>,
         w: &mut dyn Write,
         cx: &WriteCx<'_>,
-        collection: &Arc<Collection>,
+        (collection, measured): (&Arc<Collection>, bool),
         (kind, stmt_id): (&Kind<'a>, i32),
     ) -> Result<Done> {
         match kind {
-            Kind::Insert(document) if collection.is_timeseries() => {
+            Kind::Insert(document) if measured => {
                 timeseries::insert_one(op, w, cx, collection, *document, stmt_id)?;
                 Ok(Done { n: 1, modified: None, upserted: None })
             }
-            Kind::Update(update) if collection.is_timeseries() => {
+            Kind::Update(update) if measured => {
                 update.statement(op, &collection.namespace, self.variables)?;
                 let result = timeseries::update(op, w, cx, collection, &update.parts(self.variables))?;
                 Ok(Done { n: result.matched, modified: Some(result.modified), upserted: None })
             }
-            Kind::Delete { filter, multi, .. } if collection.is_timeseries() => {
+            Kind::Delete { filter, multi, .. } if measured => {
                 let filter = (*filter, self.variables);
                 let (n, _) = timeseries::delete(op, w, cx, collection, filter, *multi)?;
                 Ok(Done { n, modified: None, upserted: None })

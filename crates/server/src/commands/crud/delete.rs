@@ -89,7 +89,7 @@ impl<'a> Command<'a, Operation<'a>> for Delete<'a> {
                     |w, _, one| {
                         if let Some(id) = one.point().filter(|_| self.variables.is_none())
                             && let Some(collection) = w.collection(&namespace)?
-                            && !collection.is_timeseries()
+                            && !timeseries::is_measured(op, &collection)
                         {
                             refuse_view(&collection)?;
                             self.fields.check_collection(op, &collection)?;
@@ -106,7 +106,7 @@ impl<'a> Command<'a, Operation<'a>> for Delete<'a> {
                             check_collection(Some(&statement.query.matcher()), &namespace)?;
                             return Ok(None);
                         };
-                        if collection.is_timeseries() {
+                        if timeseries::is_measured(op, &collection) {
                             let filter = (one.q, self.variables);
                             let (n, _) =
                                 timeseries::delete(op, w, &cx, &collection, filter, statement.multi)?;

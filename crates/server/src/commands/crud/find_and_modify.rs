@@ -108,7 +108,7 @@ impl<'a> Command<'a, Operation<'a>> for FindAndModify<'a> {
             uuid: args.optional("collectionUUID")?,
             sample_id: args.value(SAMPLE_ID),
         };
-        args.ignore(&["encryptionInformation"]);
+        args.ignore(&["encryptionInformation", "isTimeseriesNamespace"]);
         command.check()?;
         Ok(command)
     }
@@ -150,7 +150,7 @@ impl<'a> Command<'a, Operation<'a>> for FindAndModify<'a> {
                     return Ok(Modified { updated_existing, ..Modified::default() });
                 }
             };
-            let timeseries = collection.is_timeseries();
+            let timeseries = timeseries::is_measured(op, &collection);
             if !timeseries {
                 refuse_view(&collection)?;
             }

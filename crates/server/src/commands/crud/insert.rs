@@ -2,13 +2,14 @@
 
 use sheaf_errors::{Code, Result, bail};
 use sheaf_exec::write::{Validator, prepare_insert};
+use sheaf_storage::{Collection, Write};
 
 use super::writes::{
     StatementOutcomes, WriteFields, check_count, check_writable, collection_for_write, with_cx, with_writer,
 };
 use crate::args::{Args, Documents};
 use crate::command::*;
-use crate::commands::timeseries::insert_all;
+use crate::commands::timeseries::{insert_all, is_measured};
 use crate::op::Operation;
 use crate::reply::Reply;
 
@@ -65,18 +66,22 @@ impl<'a> Command<'a, Operation<'a>> for Insert<'a> {
         }
         let mut inserted = 0u64;
         let result = with_writer(op, count <= SHORT_BATCH, |w| {
+            let mut insert_measured = |w: &mut dyn Write, measured: &Collection| {
+                let counted = std::cell::Cell::new(0);
+                let outcome = with_cx(op, self.fields.bypass, |cx| {
+                    insert_all(op, w, &cx, measured, &self.fields, self.documents.iter(), &counted)
+                });
+                inserted = counted.get();
+                outcome
+            };
             let collection = match collection_for_write(op, w, &namespace) {
                 Err(error) if error.code() == Code::COMMAND_NOT_SUPPORTED_ON_VIEW => {
-                    let Some(view) = w.collection(&namespace)?.filter(|view| view.is_timeseries()) else {
-                        return Err(error);
-                    };
-                    let counted = std::cell::Cell::new(0);
-                    let outcome = with_cx(op, self.fields.bypass, |cx| {
-                        insert_all(op, w, &cx, &view, &self.fields, self.documents.iter(), &counted)
-                    });
-                    inserted = counted.get();
-                    return outcome;
+                    match w.collection(&namespace)?.filter(|view| view.is_timeseries()) {
+                        Some(view) => return insert_measured(w, &view),
+                        None => return Err(error),
+                    }
                 }
+                Ok(buckets) if is_measured(op, &buckets) => return insert_measured(w, &buckets),
                 collection => collection?,
             };
             self.fields.check_collection(op, &collection)?;

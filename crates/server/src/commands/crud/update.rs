@@ -167,7 +167,7 @@ impl<'a> Update<'a> {
         op.writing.set(if one.multi { Writing::Many } else { Writing::One });
         if let Some((id, change)) = one.point().filter(|_| self.variables.is_none())
             && let Some(collection) = w.collection(namespace)?
-            && !collection.is_timeseries()
+            && !timeseries::is_measured(op, &collection)
         {
             refuse_view(&collection)?;
             self.fields.check_collection(op, &collection)?;
@@ -180,8 +180,9 @@ impl<'a> Update<'a> {
         if op.is_retryable_write() && statement.multi {
             bail!(Code::INVALID_OPTIONS, "Cannot use retryable writes with multi=true");
         }
-        if let Some(view) = w.collection(namespace)?.filter(|view| view.is_timeseries()) {
-            return timeseries::update(op, w, cx, &view, &one.parts(self.variables)).map(Some);
+        let measured = w.collection(namespace)?.filter(|found| timeseries::is_measured(op, found));
+        if let Some(measured) = measured {
+            return timeseries::update(op, w, cx, &measured, &one.parts(self.variables)).map(Some);
         }
         let collection = match w.collection(namespace)? {
             Some(collection) => collection,

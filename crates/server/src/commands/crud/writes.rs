@@ -6,10 +6,12 @@ use sheaf_bson::{DocBuf, Timestamp, Value};
 use sheaf_errors::{Code, Error, Result, bail};
 use sheaf_exec::write::{WriteCx, ends_command};
 use sheaf_storage::{Collection, CreateCollection, Uuid, Write};
+use sheaf_timeseries::{BUCKETS_PREFIX, split_buckets};
 
 use crate::args::{Args, Array, Loose};
 use crate::audited::Creation;
 use crate::commands::ddl::names;
+use crate::commands::timeseries::{no_buckets, says_measured};
 use crate::op::Operation;
 use crate::reply::Reply;
 use crate::sharding::Guarded;
@@ -139,6 +141,9 @@ pub fn check_count(count: usize) -> Result<()> {
 ///
 /// Errors: `InvalidNamespace`.
 pub fn check_writable(op: &Operation<'_>, collection: &str) -> Result<()> {
+    if collection.starts_with(BUCKETS_PREFIX) && says_measured(op) {
+        return Ok(());
+    }
     check_writable_in(op.db(), collection)
 }
 
@@ -226,11 +231,15 @@ pub fn collection_for_write(
     w: &mut dyn Write,
     namespace: &str,
 ) -> Result<Arc<Collection>> {
+    let of_measurements = says_measured(op) && split_buckets(namespace).is_some();
     // Another client may create (or drop) it in between.
     for _ in 0..10 {
         if let Some(collection) = w.collection(namespace)? {
             refuse_view(&collection)?;
             return Ok(collection);
+        }
+        if of_measurements {
+            return Err(no_buckets(namespace));
         }
         let creation = Creation::of(op, namespace);
         match w.create_collection(namespace, CreateCollection::default()) {

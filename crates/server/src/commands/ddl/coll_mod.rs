@@ -6,7 +6,7 @@ use sheaf_bson::{DocBuf, RawDoc, Value};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_exec::ddl::collection_options as options;
 use sheaf_storage::{Collection, CollectionChange, Uuid};
-use sheaf_timeseries::{buckets_namespace, index_for_buckets};
+use sheaf_timeseries::index_for_buckets;
 
 use super::create::check_view;
 use super::{names, views};
@@ -15,7 +15,9 @@ use index::IndexMod;
 use crate::args::{Args, Array, Loose};
 use crate::command::*;
 use crate::commands::crud::rights::may_make_view;
-use crate::commands::timeseries::{change_spans, check_spans, expire_after, options_of};
+use crate::commands::timeseries::{
+    buckets_name, change_spans, check_spans, expire_after, is_measured, options_of,
+};
 use crate::op::Operation;
 use crate::reply::Reply;
 
@@ -106,7 +108,7 @@ impl<'a> Command<'a, Operation<'a>> for CollMod<'a> {
         let Some(collection) = catalog.collection(&namespace) else {
             bail!(Code::NAMESPACE_NOT_FOUND, "ns does not exist: {namespace}");
         };
-        if collection.is_timeseries() {
+        if is_measured(op, collection) {
             return self.change_timeseries(op, collection);
         }
         if self.timeseries.is_some() {
@@ -289,7 +291,7 @@ impl CollMod<'_> {
         if self.dry_run {
             return Ok(Reply::ok());
         }
-        let reply = on_buckets.apply(op, &buckets_namespace(view.db(), view.name()), None)?;
+        let reply = on_buckets.apply(op, &buckets_name(view), None)?;
         if let Some(spec) = self.timeseries {
             change_spans(op, view, spec)?;
         }

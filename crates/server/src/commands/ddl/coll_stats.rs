@@ -10,7 +10,7 @@ use sheaf_storage::Collection;
 
 use crate::args::{Args, safe_i64};
 use crate::command::*;
-use crate::commands::timeseries::buckets_of;
+use crate::commands::timeseries::measured_buckets;
 use crate::op::Operation;
 use crate::reply::Reply;
 
@@ -71,7 +71,14 @@ impl<'a> Command<'a, Operation<'a>> for CollStats<'a> {
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {
         let collection = args.collection()?;
-        args.ignore(&["verbose", "waitForLock", "numericOnly", "indexDetails", "queryExecStats"]);
+        args.ignore(&[
+            "verbose",
+            "waitForLock",
+            "numericOnly",
+            "indexDetails",
+            "queryExecStats",
+            "isTimeseriesNamespace",
+        ]);
         Ok(CollStats { collection, scale: scale(args.value("scale"), Self::NAME)? })
     }
 
@@ -80,7 +87,7 @@ impl<'a> Command<'a, Operation<'a>> for CollStats<'a> {
         op.metrics().namespace.replace(Some(namespace.clone()));
         let catalog = op.catalog();
         let collection = catalog.collection(&namespace);
-        if let Some(buckets) = collection.and_then(|shown| buckets_of(&catalog, shown)) {
+        if let Some(buckets) = collection.and_then(|shown| measured_buckets(op, &catalog, shown)) {
             return Ok(Reply::ok().with("ns", &namespace).with_fields(|doc| {
                 stats::write_bucket_stats(doc, buckets, &op.node().open_buckets);
                 stats::write_storage_stats(doc, op.engine(), Some(buckets), 0, self.scale);

@@ -7,13 +7,13 @@ use sheaf_bson::{DocBuf, RawDoc, Value};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_exec::ddl::index_spec::{self, Relation};
 use sheaf_storage::{Collection, CreateCollection, Index, Uuid, Write};
-use sheaf_timeseries::TimeseriesOptions;
+use sheaf_timeseries::{TimeseriesOptions, split_buckets};
 
 use super::names;
 use crate::args::{Args, Documents, Loose, safe_i64};
 use crate::audited::{self, Creation};
 use crate::command::*;
-use crate::commands::timeseries::{buckets_of, on_buckets, options_of};
+use crate::commands::timeseries::{measured_buckets, no_buckets, on_buckets, options_of, says_measured};
 use crate::op::Operation;
 use crate::reply::Reply;
 use crate::sharding::key_rules;
@@ -80,13 +80,16 @@ impl<'a> Command<'a, Operation<'a>> for CreateIndexes<'a> {
         for _ in 0..10 {
             let view = op.view()?;
             let Some(collection) = view.collection(&namespace) else {
+                if says_measured(op) && split_buckets(&namespace).is_some() {
+                    return Err(no_buckets(&namespace));
+                }
                 names::check_new_name(&namespace)?;
                 check_all(&namespace, 1, &first)?;
                 create(op, &namespace)?;
                 created = true;
                 continue;
             };
-            if let Some(buckets) = buckets_of(view.catalog(), collection) {
+            if let Some(buckets) = measured_buckets(op, view.catalog(), collection) {
                 let options = options_of(collection)?;
                 return self.build(op, buckets, created, Some(&options));
             }

@@ -7,13 +7,13 @@ use sheaf_bson::{RawDoc, Value};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_exec::ddl::index_spec;
 use sheaf_storage::{Collection, Index, Uuid};
-use sheaf_timeseries::{buckets_namespace, index_for_buckets};
+use sheaf_timeseries::index_for_buckets;
 
 use super::names;
 use crate::args::Args;
 use crate::audited;
 use crate::command::*;
-use crate::commands::timeseries::options_of;
+use crate::commands::timeseries::{buckets_name, is_measured, options_of};
 use crate::op::Operation;
 use crate::reply::Reply;
 use crate::sharding::key_rules;
@@ -69,7 +69,7 @@ impl<'a> Command<'a, Operation<'a>> for DropIndexes<'a> {
         let namespace = op.namespace(self.collection);
         op.metrics().namespace.replace(Some(namespace.clone()));
         let catalog = op.catalog();
-        if let Some(view) = catalog.collection(&namespace).filter(|view| view.is_timeseries()) {
+        if let Some(view) = catalog.collection(&namespace).filter(|found| is_measured(op, found)) {
             return self.on_buckets(op, view);
         }
         self.drop_from(op, namespace, 0)
@@ -86,7 +86,7 @@ impl<'a> DropIndexes<'a> {
         };
         let index = key.as_ref().map_or(self.index, |key| Value::Document(key.as_raw()));
         let on_buckets = DropIndexes { collection: self.collection, index, uuid: self.uuid };
-        on_buckets.drop_from(op, buckets_namespace(view.db(), view.name()), 1)
+        on_buckets.drop_from(op, buckets_name(view), 1)
     }
 
     /// Drops the indexes that are named; so many of the collection's are not counted.

@@ -8,7 +8,7 @@ use sheaf_timeseries::listed_index;
 use super::{listing, names};
 use crate::args::{Args, Loose};
 use crate::command::*;
-use crate::commands::timeseries::{buckets_of, options_of};
+use crate::commands::timeseries::{measured_buckets, options_of};
 use crate::op::Operation;
 use crate::reply::Reply;
 
@@ -81,7 +81,9 @@ impl<'a> Command<'a, Operation<'a>> for ListIndexes<'a> {
         op.metrics().namespace.replace(Some(namespace.clone()));
         let missing = format!("ns does not exist: {namespace}");
         let shown = view.catalog().collection(&namespace);
-        if let Some((collection, buckets)) = shown.and_then(|c| Some((c, buckets_of(view.catalog(), c)?))) {
+        if let Some((collection, buckets)) =
+            shown.and_then(|c| Some((c, measured_buckets(op, view.catalog(), c)?)))
+        {
             let options = options_of(collection)?;
             let ready = buckets.indexes.iter().filter(|index| index.ready);
             let listed = ready.filter_map(|index| listed_index(index.spec.as_raw(), &options));

@@ -3,17 +3,14 @@
 use std::sync::Arc;
 
 use sheaf_bson::{DocBuf, RawDoc, Value};
-use sheaf_errors::{Code, Error, Result, bail};
+use sheaf_errors::{Code, Result, bail};
 use sheaf_exec::ddl::collection_options::CollectionOptions;
-use sheaf_storage::{Collection, CreateCollection, Interrupt, OpTime, Told};
-use sheaf_timeseries::{
-    BUCKETS_PREFIX, TimeseriesOptions, bucket_id_index, bucket_options, buckets_namespace, default_index,
-    view_options,
-};
+use sheaf_storage::{Collection, Told};
+use sheaf_timeseries::{BUCKETS_PREFIX, TimeseriesOptions, bucket_options, buckets_namespace, view_options};
 
 use super::buckets_of;
-use crate::commands::ddl::{names, views};
-use crate::node::Node;
+use super::parts::{buckets, exists, make_view};
+use crate::commands::ddl::names;
 use crate::op::Operation;
 use crate::reply::Reply;
 
@@ -50,12 +47,9 @@ impl CreateTimeseries<'_> {
         };
         let namespace = op.namespace(name);
         names::check_new_name(&namespace)?;
-        let buckets = buckets_namespace(op.db(), name);
-        if buckets.len() > 255 {
-            bail!(
-                Code::INVALID_NAMESPACE,
-                "Fully qualified namespace is too long. Namespace: {buckets} Max: 255"
-            );
+        let on = buckets_namespace(op.db(), name);
+        if on.len() > 255 {
+            bail!(Code::INVALID_NAMESPACE, "Fully qualified namespace is too long. Namespace: {on} Max: 255");
         }
         let plain = self.options.normalize()?;
         let view_options = view_options(name, plain.as_raw().get_or_missing("collation"), &timeseries);
@@ -70,7 +64,7 @@ impl CreateTimeseries<'_> {
                 return Ok(Reply::ok());
             }
         }
-        make_buckets(op, &buckets, &timeseries, bucket_options)?;
+        make_buckets(op, &on, &timeseries, bucket_options)?;
         if !only_buckets {
             let stop = op.interrupter();
             op.note_commit(make_view(op.node(), &namespace, &view_options, &|| stop.check())?);
@@ -142,20 +136,14 @@ fn is_same(
         && now.is_none_or(|now| same(now.options.as_raw(), buckets, "expireAfterSeconds"))
 }
 
-fn exists(namespace: &str) -> Error {
-    Error::new(Code::NAMESPACE_EXISTS, format!("A timeseries collection already exists. NS: {namespace}"))
-}
-
 fn make_buckets(
     op: &Operation<'_>,
     namespace: &str,
     timeseries: &TimeseriesOptions,
     options: DocBuf,
 ) -> Result<()> {
-    let id_index = Some(bucket_id_index());
-    let indexes = default_index(timeseries)?.into_iter().collect();
     let before = options.clone();
-    let spec = CreateCollection { options, id_index, indexes, ..CreateCollection::default() };
+    let spec = buckets(timeseries, options)?;
     let stop = op.interrupter();
     match op.engine().create_collection(namespace, &op.making(namespace, spec)?, &|| stop.check()) {
         Ok(position) => op.note_commit(position),
@@ -171,24 +159,6 @@ fn make_buckets(
     Ok(())
 }
 
-/// Makes the view on buckets that are there.
-///
-/// Errors: `NamespaceExists` if something else has the name.
-pub fn make_view(node: &Node, namespace: &str, options: &DocBuf, interrupt: Interrupt<'_>) -> Result<OpTime> {
-    let _turn = views::turn(node, interrupt)?;
-    views::prepare(node.engine(), names::split(namespace).0, interrupt)?;
-    let spec = CreateCollection { options: options.clone(), ..CreateCollection::default() };
-    match node.engine().create_collection(namespace, &spec, interrupt) {
-        Err(error) if error.code() == Code::NAMESPACE_EXISTS => {
-            if !node.catalog().collection(namespace).is_some_and(|now| now.is_timeseries()) {
-                return Err(exists(namespace));
-            }
-        }
-        made => _ = made?,
-    }
-    views::follow(node.engine(), namespace, interrupt)
-}
-
 /// Drops the buckets of a time-series collection whose view is gone.
 ///
 /// Errors: those of `drop`.
@@ -196,7 +166,12 @@ pub fn drop_buckets(op: &Operation<'_>, namespace: &str) -> Result<()> {
     let (db, name) = names::split(namespace);
     let buckets = buckets_namespace(db, name);
     let stop = op.interrupter();
-    match op.engine().drop_collection_if(&buckets, &|_: &Collection| Ok(()), Told::Here, &|| stop.check()) {
+    match op.engine().drop_collection_if(
+        &buckets,
+        &|now: &Collection| op.check_plain(now),
+        Told::Here,
+        &|| stop.check(),
+    ) {
         Ok(position) => op.note_commit(position),
         Err(error) if error.code() == Code::NAMESPACE_NOT_FOUND => {}
         Err(error) => return Err(error),

@@ -26,7 +26,7 @@ pub fn delete(
     multi: bool,
 ) -> Result<(u64, Option<DocBuf>)> {
     refuse_transaction(op, "delete from", view)?;
-    let timeseries = Timeseries::to_write(w, view)?;
+    let timeseries = Timeseries::to_write(op, w, view)?;
     let matcher = parse_filter(Some(filter), &mut parse_cx(op, variables)?)?;
     // The buckets that may have such measurements: those from which reading them would begin.
     let stages = ArrayBuf::build(|out| {

@@ -1,17 +1,19 @@
 //! Inserts of measurements.
 
 use std::cell::Cell;
+use std::sync::Arc;
 
 use sheaf_bson::RawDoc;
 use sheaf_errors::Result;
 use sheaf_exec::write::timeseries::Filling;
 use sheaf_exec::write::{WriteCx, check_document};
 use sheaf_storage::{Collection, Write};
-use sheaf_timeseries::Measurement;
+use sheaf_timeseries::{Measurement, bucket_of};
 
 use super::{Timeseries, refuse_transaction};
 use crate::commands::crud::writes::{StatementOutcomes, WriteFields};
 use crate::op::Operation;
+use crate::sharding::Placed;
 
 fn filling<'f>(op: &'f Operation<'_>, cx: &'f WriteCx<'_>, timeseries: &'f Timeseries) -> Filling<'f> {
     Filling {
@@ -21,6 +23,26 @@ fn filling<'f>(op: &'f Operation<'_>, cx: &'f WriteCx<'_>, timeseries: &'f Times
         new_object_id: cx.new_object_id,
         interrupt: cx.interrupt,
     }
+}
+
+/// Looks at a document that is to be inserted. Where a bucket that begins with it would be another shard's, that is told before anything is
+/// written: in which bucket it comes to lie is found out later.
+///
+/// Errors: those of documents that are no measurements; `StaleConfig`.
+fn look_at<'d>(
+    op: &Operation<'_>,
+    timeseries: &Timeseries,
+    placed: Option<&Arc<Placed>>,
+    document: RawDoc<'d>,
+) -> Result<Measurement<'d>> {
+    check_document(document)?;
+    let measurement = Measurement::of(document, &timeseries.options)?;
+    if let Some(placed) = placed
+        && !placed.owns(bucket_of(&measurement, &timeseries.options).as_raw(), &mut Vec::new())?
+    {
+        return Err(op.not_owned(&timeseries.buckets.namespace, placed));
+    }
+    Ok(measurement)
 }
 
 /// Inserts the documents of a command, those of one source together; `inserted` counts them.
@@ -36,8 +58,9 @@ pub fn insert_all<'d>(
     inserted: &Cell<u64>,
 ) -> Result<StatementOutcomes> {
     refuse_transaction(op, "insert into", view)?;
-    let timeseries = Timeseries::to_write(w, view)?;
+    let timeseries = Timeseries::to_write(op, w, view)?;
     let filling = filling(op, cx, &timeseries);
+    let placed = op.placed(&timeseries.buckets)?;
     let (mut together, mut places) = (Vec::new(), Vec::new());
     let outcome = StatementOutcomes::each(
         op,
@@ -45,8 +68,7 @@ pub fn insert_all<'d>(
         documents,
         w,
         |_, at, document| {
-            check_document(document)?;
-            together.push(Measurement::of(document, &timeseries.options)?);
+            together.push(look_at(op, &timeseries, placed.as_ref(), document)?);
             places.push(at);
             inserted.set(inserted.get() + 1);
             Ok(None)
@@ -70,8 +92,8 @@ pub fn insert_one(
     stmt_id: i32,
 ) -> Result<()> {
     refuse_transaction(op, "insert into", view)?;
-    let timeseries = Timeseries::to_write(w, view)?;
-    check_document(document)?;
-    let measurement = Measurement::of(document, &timeseries.options)?;
+    let timeseries = Timeseries::to_write(op, w, view)?;
+    let placed = op.placed(&timeseries.buckets)?;
+    let measurement = look_at(op, &timeseries, placed.as_ref(), document)?;
     filling(op, cx, &timeseries).insert(w, &[measurement], &|_| op.statement(stmt_id, None))
 }

@@ -1,26 +1,31 @@
 //! Time-series collections: a view of measurements on a collection of buckets. What commands on the view do to the buckets.
+//!
+//! Where the buckets are sharded only the database's primary shard has the view. Routers name the buckets then, and say by
+//! `isTimeseriesNamespace` that the command is about measurements all the same.
 
 mod create;
 mod delete;
 mod indexes;
 mod insert;
 mod list;
+mod parts;
 mod spans;
 mod update;
 
 use std::sync::Arc;
 
-use sheaf_errors::{Code, Result, bail};
+use sheaf_errors::{Code, Error, Result, bail};
 use sheaf_storage::{Catalog, Collection, Write};
-use sheaf_timeseries::{TimeseriesOptions, buckets_namespace};
+use sheaf_timeseries::{TimeseriesOptions, buckets_namespace, split_buckets};
 
 use crate::op::Operation;
 
-pub use create::{CreateTimeseries, drop_buckets, expire_after, make_view};
+pub use create::{CreateTimeseries, drop_buckets, expire_after};
 pub use delete::delete;
 pub use indexes::on_buckets;
 pub use insert::{insert_all, insert_one};
 pub use list::listed_options;
+pub use parts::{buckets, make_view};
 pub use spans::{change_spans, check_spans};
 pub use update::{UpdateParts, update};
 
@@ -33,17 +38,52 @@ pub struct Timeseries {
 }
 
 impl Timeseries {
-    /// The collection behind a view of measurements.
+    /// The collection behind a view of measurements, or this one where it is that already.
     ///
-    /// Errors: `NamespaceNotFound` without its buckets.
-    pub fn to_write(w: &mut dyn Write, view: &Collection) -> Result<Self> {
-        let namespace = buckets_namespace(view.db(), view.name());
-        let options = options_of(view)?;
+    /// Errors: `NamespaceNotFound` without its buckets; `StaleConfig`, if a router takes them for a collection that is not sharded.
+    pub fn to_write(op: &Operation<'_>, w: &mut dyn Write, collection: &Collection) -> Result<Self> {
+        let namespace = buckets_name(collection);
+        let options = options_of(collection)?;
         match w.collection(&namespace)? {
-            Some(buckets) if !buckets.is_view() => Ok(Timeseries { options, buckets }),
-            _ => bail!(Code::NAMESPACE_NOT_FOUND, "{} has no buckets", view.namespace),
+            Some(buckets) if !buckets.is_view() => {
+                if collection.is_view() {
+                    op.check_plain(&buckets)?;
+                }
+                Ok(Timeseries { options, buckets })
+            }
+            _ => Err(no_buckets(&collection.namespace)),
         }
     }
+}
+
+/// The error for a time-series collection that lacks its buckets.
+pub fn no_buckets(namespace: &str) -> Error {
+    Error::new(Code::NAMESPACE_NOT_FOUND, format!("{namespace} has no buckets"))
+}
+
+/// The namespace of the buckets of a view, or of this collection of buckets.
+pub fn buckets_name(collection: &Collection) -> String {
+    match split_buckets(&collection.namespace) {
+        Some(_) => collection.namespace.clone(),
+        None => buckets_namespace(collection.db(), collection.name()),
+    }
+}
+
+/// Whether the command says that it is about measurements where it names their buckets.
+pub fn says_measured(op: &Operation<'_>) -> bool {
+    op.body().get("isTimeseriesNamespace").is_some_and(|flag| flag.truthy())
+}
+
+/// Whether a collection is one of buckets.
+pub fn is_buckets(collection: &Collection) -> bool {
+    !collection.is_view()
+        && split_buckets(&collection.namespace).is_some()
+        && collection.options.as_raw().element("timeseries").is_some()
+}
+
+/// Whether a command about this collection is about measurements.
+pub fn is_measured(op: &Operation<'_>, collection: &Collection) -> bool {
+    collection.is_timeseries() || (is_buckets(collection) && says_measured(op))
 }
 
 /// The options of a view of measurements.
@@ -53,6 +93,18 @@ pub fn options_of(view: &Collection) -> Result<TimeseriesOptions> {
     match TimeseriesOptions::of_catalog(view.options.as_raw()) {
         Some(options) => Ok(options),
         None => bail!(Code::INVALID_OPTIONS, "{} is not a time-series collection", view.namespace),
+    }
+}
+
+/// The buckets of the measurements that a command about this collection is about.
+pub fn measured_buckets<'c>(
+    op: &Operation<'_>,
+    catalog: &'c Catalog,
+    collection: &Collection,
+) -> Option<&'c Arc<Collection>> {
+    match is_buckets(collection) && says_measured(op) {
+        true => catalog.collection(&collection.namespace),
+        false => buckets_of(catalog, collection),
     }
 }
 

@@ -4,9 +4,9 @@ use sheaf_bson::{RawDoc, Value};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_exec::ddl::collection_options::with_changes;
 use sheaf_storage::{Collection, CollectionChange};
-use sheaf_timeseries::{TimeseriesOptions, buckets_namespace, unpack_stage};
+use sheaf_timeseries::{TimeseriesOptions, split_buckets, unpack_stage};
 
-use super::options_of;
+use super::{buckets_name, options_of};
 use crate::commands::ddl::views;
 use crate::op::Operation;
 
@@ -20,7 +20,7 @@ pub fn check_spans(spec: RawDoc<'_>) -> Result<()> {
     TimeseriesOptions::check_change(spec, PLACE)
 }
 
-/// Gives a collection's buckets longer spans.
+/// Gives a collection's buckets longer spans: of a view and its buckets, or of the buckets where there is no view on this shard.
 ///
 /// Errors: `InvalidOptions` for shorter ones.
 pub fn change_spans(op: &Operation<'_>, view: &Collection, spec: RawDoc<'_>) -> Result<()> {
@@ -41,7 +41,13 @@ pub fn change_spans(op: &Operation<'_>, view: &Collection, spec: RawDoc<'_>) -> 
         let options = Some(with_changes(now.options.as_raw(), &changes));
         Ok(CollectionChange { options, ..CollectionChange::default() })
     };
-    op.engine().coll_mod(&buckets_namespace(view.db(), view.name()), &buckets, &interrupt)?;
+    let on = buckets_name(view);
+    let position = op.engine().coll_mod(&on, &buckets, &interrupt)?;
+    let shown_as = split_buckets(&on).map(|(db, name)| format!("{db}.{name}")).unwrap_or_default();
+    if !op.catalog().collection(&shown_as).is_some_and(|shown| shown.is_timeseries()) {
+        op.note_commit(position);
+        return Ok(());
+    }
     let shown = |now: &Collection| {
         let changes = [
             ("pipeline", Value::Array(pipeline.as_raw())),
@@ -50,7 +56,7 @@ pub fn change_spans(op: &Operation<'_>, view: &Collection, spec: RawDoc<'_>) -> 
         let options = Some(with_changes(now.options.as_raw(), &changes));
         Ok(CollectionChange { options, ..CollectionChange::default() })
     };
-    op.engine().coll_mod(&view.namespace, &shown, &interrupt)?;
-    op.note_commit(views::follow(op.engine(), &view.namespace, &interrupt)?);
+    op.engine().coll_mod(&shown_as, &shown, &interrupt)?;
+    op.note_commit(views::follow(op.engine(), &shown_as, &interrupt)?);
     Ok(())
 }

@@ -46,7 +46,7 @@ pub fn update(
     parts: &UpdateParts<'_>,
 ) -> Result<UpdateResult> {
     refuse_transaction(op, "update", view)?;
-    let timeseries = Timeseries::to_write(w, view)?;
+    let timeseries = Timeseries::to_write(op, w, view)?;
     if !parts.multi {
         return Err(refused("a non-multi update on a time-series collection"));
     }

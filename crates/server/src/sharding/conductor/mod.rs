@@ -16,6 +16,7 @@ mod drive;
 mod drop;
 mod lead;
 mod log;
+mod measured;
 mod move_primary;
 mod move_range;
 mod plan;

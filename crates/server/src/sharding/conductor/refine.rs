@@ -36,6 +36,7 @@ impl Conductor {
         args.finish()?;
         let pattern = KeyPattern::parse(key)?;
         let turn = self.turn(db_of(&namespace), go_on)?;
+        self.refuse_measured(&namespace)?;
         let Some(entry) = self.entry(&namespace)?.filter(|entry| !entry.unsplittable()) else {
             bail!(Code::NAMESPACE_NOT_SHARDED, "Collection {namespace} is not sharded");
         };

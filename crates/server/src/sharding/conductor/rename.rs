@@ -14,6 +14,7 @@ use sheaf_errors::{Code, Result, bail};
 use sheaf_shard::ShardId;
 use sheaf_shard::placement::RoutingTable;
 use sheaf_storage::Interrupt;
+use sheaf_timeseries::split_buckets;
 
 use super::chunks::{CHUNKS, COLLECTIONS, Entry, table_of};
 use super::ddl::{DDL, Phase, name_of, reason, text, with};
@@ -59,6 +60,12 @@ impl Conductor {
         let mut unsharded = None;
         if source.is_none() && target.is_some() {
             unsharded = Some(self.unsharded_source(&from, to, &primary, uuid, go_on)?);
+        }
+        if source.as_ref().is_some_and(|source| split_buckets(source.namespace()).is_some()) {
+            bail!(
+                Code::ILLEGAL_OPERATION,
+                "the buckets of a time-series collection cannot be renamed: {from}"
+            );
         }
         let source = source.map(|source| self.dropping(&source)).transpose()?;
         let target = target.map(|target| self.dropping(&target)).transpose()?;

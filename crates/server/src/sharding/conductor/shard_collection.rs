@@ -12,6 +12,7 @@ use sheaf_errors::{Code, Result, bail};
 use sheaf_shard::ShardId;
 use sheaf_shard::placement::{KeyPattern, RoutingTable};
 use sheaf_storage::Interrupt;
+use sheaf_timeseries::{TimeseriesOptions, split_buckets};
 
 use super::chunks::{CHUNKS, COLLECTIONS, table_of};
 use super::ddl::{DDL, Phase, name_of, reason, text, with};
@@ -26,8 +27,10 @@ pub struct ShardCollection {
     pub(super) pattern: KeyPattern,
     pub(super) unique: bool,
     /// Whether the simple collation was asked for.
-    simple: bool,
-    presplit: bool,
+    pub(super) simple: bool,
+    pub(super) presplit: bool,
+    /// What it measures, if it is a time-series collection.
+    pub(super) timeseries: Option<TimeseriesOptions>,
 }
 
 impl ShardCollection {
@@ -51,9 +54,10 @@ impl ShardCollection {
         if !collection.starts_with("system.") {
             crate::commands::ddl::names::check_new_name(namespace)?;
         }
-        if args.has("timeseries") {
-            bail!(Code::COMMAND_NOT_SUPPORTED, "Time-series collections are not supported by this server");
-        }
+        let timeseries: Option<RawDoc<'_>> = args.optional("timeseries")?;
+        let timeseries = timeseries
+            .map(|spec| TimeseriesOptions::parse(spec, "shardCollection.timeseries"))
+            .transpose()?;
         let key: RawDoc<'_> = args.required("key")?;
         let unique = args.optional::<Loose>("unique")?.is_some_and(|unique| unique.0);
         let collation: Option<RawDoc<'_>> = args.optional("collation")?;
@@ -94,6 +98,7 @@ impl ShardCollection {
             unique,
             simple: collation.is_some(),
             presplit,
+            timeseries,
         })
     }
 }
@@ -108,11 +113,20 @@ impl Conductor {
         if matches!(db, "admin" | "config" | "local") {
             bail!(Code::ILLEGAL_OPERATION, "Can't shard collections in the {db} database: {namespace}");
         }
+        if split_buckets(namespace).is_some() {
+            bail!(5731501, "Sharding a buckets collection is not allowed");
+        }
         if namespace[db.len() + 1..].starts_with("system.") {
             bail!(Code::ILLEGAL_OPERATION, "can't shard system namespaces: {namespace}");
         }
         let turn = self.turn(db, go_on)?;
         self.ensure_database(&turn, db, None, go_on)?;
+        let of_buckets = match self.entry(namespace)? {
+            Some(_) => None,
+            None => self.of_buckets(asked, go_on)?,
+        };
+        let asked = of_buckets.as_ref().unwrap_or(asked);
+        let namespace = asked.namespace.as_str();
         if let Some(entry) = self.entry(namespace)? {
             if entry.unsplittable() {
                 return self.shard_in_its_place(&turn, asked, go_on);
@@ -120,7 +134,7 @@ impl Conductor {
             let same = compare_docs(entry.pattern.document(), asked.pattern.document()).is_eq()
                 && entry.unique() == asked.unique;
             if same {
-                return Ok(doc! { "collectionsharded": namespace });
+                return Ok(doc! { "collectionsharded": &shown(namespace) });
             }
             bail!(Code::ALREADY_INITIALIZED, "sharding already enabled for collection {namespace}");
         }
@@ -137,6 +151,10 @@ impl Conductor {
             "_id": namespace, "op": "shardCollection", "phase": "closing", "primary": &primary,
             "key": asked.pattern.document(), "unique": asked.unique, "simple": asked.simple, "presplit": asked.presplit,
             "newUuid": uuid_value(&uuid)
+        };
+        let begin = match &asked.timeseries {
+            Some(timeseries) => begin.with("timeseries", &timeseries.to_doc()),
+            None => begin,
         };
         self.perform(&turn, begin, go_on)
     }
@@ -181,7 +199,7 @@ fn close(conductor: &Conductor, at: RawDoc<'_>, go_on: Interrupt<'_>) -> Result<
     let command = doc! {
         (name::CLOSE): namespace, "step": step, "key": pattern.document(),
         "unique": at.get_or_missing("unique"), "simple": at.get_or_missing("simple"),
-        "newUuid": at.get_or_missing("newUuid")
+        "newUuid": at.get_or_missing("newUuid"), "timeseries": at.get_or_missing("timeseries")
     };
     let closed = conductor.tell(primary, &command, go_on)?;
     let closed = closed.as_raw();
@@ -258,7 +276,10 @@ fn enter(conductor: &Conductor, at: RawDoc<'_>, go_on: Interrupt<'_>) -> Result<
     let options = at.get("options").and_then(|options| options.as_doc());
     let collation = options.and_then(|options| options.get("collation")?.as_doc());
     let lived = conductor.front.clock.now_millis();
-    let entry = collection_entry(namespace, &uuid, pattern.document(), unique, collation, (since, lived));
+    let mut entry = collection_entry(namespace, &uuid, pattern.document(), unique, collation, (since, lived));
+    if let Some(timeseries) = options.and_then(|options| options.get("timeseries")) {
+        entry.append("timeseriesFields", timeseries);
+    }
     conductor.change(go_on, |change| {
         change.put(COLLECTIONS, entry.as_raw())?;
         let mut count = 0;
@@ -272,7 +293,15 @@ fn enter(conductor: &Conductor, at: RawDoc<'_>, go_on: Interrupt<'_>) -> Result<
         conductor.note(change, "shardCollection.end", namespace, details.as_raw())?;
         change.remove(DDL, Value::String(namespace)).map(|_| ())
     })?;
-    Ok(Phase::Over(doc! { "collectionsharded": namespace }))
+    Ok(Phase::Over(doc! { "collectionsharded": &shown(namespace) }))
+}
+
+/// The name by which users know a collection.
+fn shown(namespace: &str) -> String {
+    match split_buckets(namespace) {
+        Some((db, name)) => format!("{db}.{name}"),
+        None => namespace.to_owned(),
+    }
 }
 
 fn open(conductor: &Conductor, at: RawDoc<'_>, go_on: Interrupt<'_>) -> Result<Phase> {

@@ -137,6 +137,7 @@ impl Conductor {
             return Ok(joined);
         }
         let turn = self.turn(db_of(&namespace), go_on)?;
+        self.refuse_measured(&namespace)?;
         let source = self.source(&namespace, go_on)?;
         if source.entry.as_ref().is_some_and(|entry| !entry.unsplittable()) {
             bail!(Code::NAMESPACE_NOT_FOUND, "MoveCollection can only be called on an unsharded collection.");
@@ -161,6 +162,7 @@ impl Conductor {
             return Ok(joined);
         }
         let turn = self.turn(db_of(&namespace), go_on)?;
+        self.refuse_measured(&namespace)?;
         match self.entry(&namespace)? {
             None => {
                 bail!(Code::NAMESPACE_NOT_FOUND, "Namespace {namespace} is not sharded or does not exist")

@@ -96,6 +96,7 @@ impl Conductor {
             return Ok(joined);
         }
         let turn = self.turn(db_of(namespace), go_on)?;
+        self.refuse_measured(namespace)?;
         let primary = self.primary_shard(db_of(namespace))?;
         let Some(entry) = self.entry(namespace)?.filter(|entry| !entry.unsplittable()) else {
             bail!(Code::NAMESPACE_NOT_SHARDED, "Collection {namespace} is not sharded");

@@ -434,7 +434,8 @@ impl Operator for IndexScan {
     fn row(&self) -> Row<'_> {
         match &self.stand {
             Stand::Open(Walk::Entries(cursor)) => {
-                Row { doc: None, record: cursor.record_key(), key: Some((cursor.key(), cursor.type_bits())) }
+                let entry = cursor.entry();
+                Row { doc: None, record: entry.record_key, key: Some((entry.key, entry.type_bits)) }
             }
             Stand::Open(Walk::Records(cursor, _)) => {
                 Row { doc: Some(cursor.doc()), record: cursor.key(), key: None }

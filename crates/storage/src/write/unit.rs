@@ -1,6 +1,7 @@
 //! Plain writes: every document atomic by itself, many of them in one commit.
 
 mod capped;
+mod oldest;
 
 use std::sync::Arc;
 
@@ -10,7 +11,7 @@ use sheaf_errors::Result;
 use sheaf_meter::Held;
 use smallvec::SmallVec;
 
-use self::capped::Oldest;
+use self::oldest::Oldest;
 use crate::catalog::Collection;
 use crate::commit::prepared::{Counts, Prepared};
 use crate::core::Core;

@@ -10,9 +10,10 @@ use sheaf_bson::RawDoc;
 use sheaf_errors::{Code, Result, bail};
 
 use super::WriteUnit;
+use super::oldest::Oldest;
 use crate::catalog::Collection;
-use crate::db::{Cf, IterCell};
-use crate::keys::{PREFIX, capped_key, full_key, prefix_range, prefixed};
+use crate::db::Cf;
+use crate::keys::{PREFIX, capped_key, prefixed};
 use crate::locks::LockKey;
 use crate::write::Op;
 use crate::write::changes::capped_lock;
@@ -22,15 +23,6 @@ const EXCESS_STEP: usize = 1000;
 
 /// Records that are to go, with their keys within the collection, oldest first.
 type Victims = Vec<(Vec<u8>, Vec<u8>)>;
-
-/// A walk over the oldest committed records that the unit does not delete already.
-pub(super) struct Oldest {
-    /// Of the collection.
-    ident: u32,
-    cell: IterCell,
-    /// [`Collection::version`] from before it began: what it shows is what is there for as long as this has not changed.
-    version: u64,
-}
 
 /// What a capped collection may hold.
 #[derive(Clone, Copy)]
@@ -195,27 +187,7 @@ impl WriteUnit<'_> {
         if let Some(oldest) = self.oldest.take().filter(|oldest| oldest.ident == collection.ident) {
             return Ok(oldest);
         }
-        let version = collection.version();
-        let (lower, upper) = prefix_range(collection.ident);
-        let mut options = rocksdb::ReadOptions::default();
-        options.set_iterate_upper_bound(upper.to_vec());
-        let mut cell = IterCell::open(&self.core.base.db, Cf::Records, options);
-        match &self.trimmed {
-            Some(key) if key.starts_with(&lower) => {
-                if cell.step(|iter| iter.seek(key))? && cell.iter().key() == Some(key) {
-                    cell.step(|iter| iter.next())?;
-                }
-            }
-            _ => {
-                let first = capped_key(collection.state.first_key.load(Ordering::Acquire));
-                let found = cell.step(|iter| iter.seek(full_key(collection.ident, &first)))?;
-                let rid = cell.iter().key().filter(|_| found).and_then(|key| key[PREFIX..].first_chunk());
-                if let Some(rid) = rid {
-                    collection.state.first_key.fetch_max(u64::from_be_bytes(*rid), Ordering::AcqRel);
-                }
-            }
-        }
-        Ok(Oldest { ident: collection.ident, cell, version })
+        Oldest::after(&self.core.base.db, collection, self.trimmed.as_deref())
     }
 
     /// Whether records that were read before they were locked are what they were.

@@ -5,6 +5,7 @@ import http.server
 import json
 import pathlib
 import shutil
+import ssl
 import subprocess
 import tempfile
 import threading
@@ -15,6 +16,7 @@ import pymongo
 from common import command_fails, connect, fails
 from pymongo.auth_oidc import OIDCCallback, OIDCCallbackResult
 from sheaf_process import Server
+from tls import Certificates
 
 PASSWORD = "pencil-7731"
 EXPIRED = 391
@@ -72,6 +74,10 @@ def numbers(der):
 class Issuer:
     """An identity provider: an address with a configuration and a key set."""
 
+    def __init__(self, context=None, chunked=False):
+        """With `context` by HTTPS; `chunked` answers come in pieces, and who asks by HTTP/1.0 gets none."""
+        self.context, self.chunked = context, chunked
+
     def __enter__(self):
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="sheaf-oidc-"))
         self.key, self.other, self.foreign = Key(self.folder, "one"), Key(self.folder, "two", "ec"), Key(self.folder, "three")
@@ -89,15 +95,34 @@ class Issuer:
                 else:
                     self.send_error(404)
                     return
-                self.send_response(200)
-                self.end_headers()
-                self.wfile.write(json.dumps(body).encode())
+                self.answer(json.dumps(body).encode())
+
+            def answer(self, body):
+                if not issuer.chunked:
+                    self.send_response(200)
+                    self.end_headers()
+                    self.wfile.write(body)
+                elif self.request_version != "HTTP/1.1":
+                    self.send_error(426)
+                else:
+                    # The connection stays open as long as the client likes.
+                    self.protocol_version, self.close_connection = "HTTP/1.1", False
+                    self.send_response(200)
+                    self.send_header("Transfer-Encoding", "chunked")
+                    self.end_headers()
+                    for at in range(0, len(body), 100):
+                        piece = body[at:at + 100]
+                        self.wfile.write(b"%x\r\n%s\r\n" % (len(piece), piece))
+                    self.wfile.write(b"0\r\n\r\n")
 
             def log_message(self, *_):
                 pass
 
         self.http = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self.http.server_port}"
+        if self.context:
+            self.http.socket = self.context.wrap_socket(self.http.socket, server_side=True)
+            self.url = f"https://localhost:{self.http.server_port}"
         threading.Thread(target=self.http.serve_forever, daemon=True).start()
         return self
 
@@ -312,6 +337,26 @@ def no_token_is_shown(server, issuer, root):
             assert base64.b64encode(part.encode())[4:-4].decode() not in text
 
 
+def providers_change(server, issuer, root):
+    """Whoever has come in stays as long as the token would name the same."""
+    told = root.admin.command("getParameter", 1, oidcIdentityProviders=1)["oidcIdentityProviders"]
+
+    def change(client):
+        assert client.lib.command("find", "books")["ok"] == 1
+        for field, value in (("audience", "others"), ("authNamePrefix", "other"), ("authorizationClaim", "sub")):
+            root.admin.command("setParameter", 1, oidcIdentityProviders=[{**told[0], field: value}, told[1]])
+            command_fails(EXPIRED, client.lib, "find", "books")
+            root.admin.command("setParameter", 1, oidcIdentityProviders=told)
+            assert client.lib.command("find", "books")["ok"] == 1
+        root.admin.command("setParameter", 1, oidcIdentityProviders=[{**told[0], "clientId": "another"}, told[1]])
+        assert client.lib.command("find", "books")["ok"] == 1
+        root.admin.command("setParameter", 1, oidcIdentityProviders=[])
+        command_fails(13, client.lib, "find", "books")
+        root.admin.command("setParameter", 1, oidcIdentityProviders=told)
+
+    one_step(server, issuer.token(), change)
+
+
 def parameters(server, issuer, root):
     told = root.admin.command("getParameter", 1, oidcIdentityProviders=1)["oidcIdentityProviders"]
     assert [provider["audience"] for provider in told] == ["sheaf", "machines"], told
@@ -329,7 +374,7 @@ def parameters(server, issuer, root):
 
 
 CHECKED = [
-    tokens_that_hold, two_steps, tokens_that_do_not_hold, rights_end_with_the_token, keys_change, no_token_is_shown, parameters,
+    tokens_that_hold, two_steps, tokens_that_do_not_hold, rights_end_with_the_token, keys_change, providers_change, no_token_is_shown, parameters,
 ]
 
 
@@ -374,4 +419,20 @@ def routed_tokens():
                 assert "admin.idp/readers" in next(client.lib.books.aggregate(shown))["roles"]
 
 
-CHECKS = {"tokens": tokens, "tokens through a router": routed_tokens}
+def an_issuer_by_https():
+    """Its certificate is one that the system's authorities have signed, or its keys are not read."""
+    with Certificates() as certificates:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificates.server)
+        with Issuer(context, chunked=True) as issuer:
+            for trusted in (certificates.ca, certificates.authority("others")):
+                server = Server(args=issuer.flags(issuer.provider()))
+                server.env = {"SSL_CERT_FILE": trusted}
+                with server:
+                    if trusted == certificates.ca:
+                        assert one_step(server, issuer.token())["authenticatedUsers"] == [{"user": "idp/ann", "db": "$external"}]
+                    else:
+                        fails(18, lambda: one_step(server, issuer.token()), "Authentication failed.")
+
+
+CHECKS = {"tokens": tokens, "tokens through a router": routed_tokens, "tokens by HTTPS": an_issuer_by_https}

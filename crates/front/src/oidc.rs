@@ -170,8 +170,8 @@ impl Oidc {
 
 /// By what a client has logged in that has shown a token.
 pub struct ByToken {
-    /// Who has made the token.
-    pub issuer: String,
+    /// By whom it was taken, as the parameter had it then.
+    pub provider: Arc<Provider>,
     /// Whoever has shown a token of a key that is no longer the issuer's is nobody.
     pub key: VerifyingKey,
     /// How long it holds, in milliseconds since 1970.
@@ -185,6 +185,8 @@ pub struct ByToken {
 impl ByToken {
     /// Whether the token holds at this time.
     pub(crate) fn holds(&self, oidc: &Oidc, now: i64) -> bool {
-        self.until > now && oidc.has(&self.issuer, &self.key)
+        self.until > now
+            && oidc.providers().still_have(&self.provider)
+            && oidc.has(&self.provider.issuer, &self.key)
     }
 }

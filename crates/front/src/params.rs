@@ -3,7 +3,7 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use parking_lot::RwLock;
+use parking_lot::{Mutex, MutexGuard, RwLock};
 use sheaf_auth::Mechanism;
 use sheaf_auth::oidc::Providers;
 use sheaf_bson::json::{Style, value_to_json};
@@ -113,6 +113,8 @@ enum Setting {
 /// The parameters' present values.
 pub struct Parameters {
     values: RwLock<Vec<Setting>>,
+    /// One changes them at a time.
+    changing: Mutex<()>,
     /// `requireApiVersion`, which every command asks for.
     pub require_api_version: AtomicBool,
     told: OnceLock<Box<Told>>,
@@ -138,6 +140,7 @@ impl Default for Parameters {
             .collect();
         Parameters {
             values: RwLock::new(values),
+            changing: Mutex::default(),
             require_api_version: AtomicBool::new(false),
             told: OnceLock::new(),
             feature_version: OnceLock::new(),
@@ -211,6 +214,12 @@ impl Parameters {
             .iter()
             .map(|p| (p.name, matches!(p.when, Runtime | Both), matches!(p.when, Startup | Both)))
             .chain(others)
+    }
+
+    /// As long as the result lives, nobody else changes parameters: what is told of one is what it is, and steps from one value to
+    /// another are looked at and taken together.
+    pub fn change(&self) -> MutexGuard<'_, ()> {
+        self.changing.lock()
     }
 
     /// Sets a parameter at run time and gives its old value as the document `{was: old}`.

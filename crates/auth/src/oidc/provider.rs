@@ -1,6 +1,7 @@
 //! The identity providers that a server believes, as the parameter `oidcIdentityProviders` names them.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use sheaf_bson::{ArrayBuf, DocBuf, DocWriter, RawDoc, Value, json};
 use sheaf_errors::{Code, Result, bail};
@@ -178,6 +179,12 @@ impl Provider {
         })
     }
 
+    /// Whether it makes the same of each token as another one: who was named by it then would be now.
+    fn names_alike(&self, other: &Provider) -> bool {
+        (&self.issuer, &self.audience, &self.prefix) == (&other.issuer, &other.audience, &other.prefix)
+            && (&self.principal, &self.roles) == (&other.principal, &other.roles)
+    }
+
     /// What a client is told who asks where to get a token.
     pub fn write(&self, doc: &mut DocWriter<'_, Vec<u8>>) {
         doc.append("issuer", &self.issuer);
@@ -231,7 +238,7 @@ impl Provider {
 /// All providers, in their order.
 #[derive(Default)]
 pub struct Providers {
-    list: Vec<Provider>,
+    list: Vec<Arc<Provider>>,
     shown: ArrayBuf,
 }
 
@@ -262,7 +269,7 @@ impl Providers {
                     value.type_name()
                 );
             };
-            found.push(Provider::read(at, doc)?);
+            found.push(Arc::new(Provider::read(at, doc)?));
         }
         check(&found)?;
         let shown = ArrayBuf::build(|out| {
@@ -280,13 +287,18 @@ impl Providers {
 
     /// All providers.
     pub fn iter(&self) -> impl Iterator<Item = &Provider> {
-        self.list.iter()
+        self.list.iter().map(Arc::as_ref)
+    }
+
+    /// Whether a login that one of earlier providers has vouched for goes on: one of these makes the same of its token.
+    pub fn still_have(&self, earlier: &Provider) -> bool {
+        self.iter().any(|provider| provider.names_alike(earlier))
     }
 
     /// The provider that this token says is its own.
     ///
     /// Errors: there is none.
-    pub fn of(&self, token: &Token) -> std::result::Result<&Provider, Refusal> {
+    pub fn of(&self, token: &Token) -> std::result::Result<&Arc<Provider>, Refusal> {
         let of_issuer = || self.list.iter().filter(|provider| token.issuer() == Some(&provider.issuer));
         if of_issuer().next().is_none() {
             return Err("the token has an unknown issuer");
@@ -298,7 +310,7 @@ impl Providers {
     ///
     /// Errors: nowhere, or it is not clear.
     pub fn for_person(&self, name: Option<&str>) -> std::result::Result<&Provider, Refusal> {
-        let mut people = self.list.iter().filter(|provider| provider.human);
+        let mut people = self.iter().filter(|provider| provider.human);
         let Some(name) = name else {
             let one = people.next().ok_or("no identity provider serves people")?;
             return match people.next() {
@@ -314,7 +326,7 @@ impl Providers {
 }
 
 /// Whether the providers can be told from each other.
-fn check(list: &[Provider]) -> Result<()> {
+fn check(list: &[Arc<Provider>]) -> Result<()> {
     if list.iter().filter(|provider| provider.human).count() > 1
         && let Some(at) = list.iter().position(|provider| provider.human && provider.pattern.is_none())
     {

@@ -168,3 +168,25 @@ fn providers_must_be_told_from_each_other() {
     assert!(known.for_person(Some("z")).is_err() && known.for_person(None).is_err());
     assert!(providers(&[provider()]).unwrap().for_person(None).is_ok());
 }
+
+#[test]
+fn a_login_goes_on_as_long_as_its_token_would_name_the_same() {
+    let with = |field: &str, value: &str| {
+        DocBuf::build(|doc| {
+            for old in provider().as_raw().iter().filter(|old| old.key() != field) {
+                doc.append_element(old);
+            }
+            doc.append(field, value);
+        })
+    };
+    let before = providers(&[provider()]).unwrap();
+    let earlier = before.iter().next().unwrap();
+    let still = |list: &[DocBuf]| providers(list).unwrap().still_have(earlier);
+    assert!(still(&[provider()]));
+    // What decides nothing about whom a token names.
+    assert!(still(&[with("clientId", "another")]));
+    for field in ["issuer", "audience", "authNamePrefix", "principalName", "authorizationClaim"] {
+        assert!(!still(&[with(field, "another")]), "{field}");
+    }
+    assert!(!still(&[]));
+}

@@ -141,6 +141,7 @@ impl<'a> Command<'a, Request<'a>> for SetParameter<'a> {
 
     fn run(self, op: &Request<'a>) -> Result<Reply> {
         let parameters = &op.front.parameters;
+        let _turn = parameters.change();
         // All or nothing.
         self.settings.iter().try_for_each(|(name, value)| {
             parameters.check(name, *value)?;

@@ -100,6 +100,6 @@ fn judge(
     if principal.is_some_and(|principal| principal != identity.principal) {
         return Err("the token is another principal's");
     }
-    let issuer = provider.issuer.clone();
-    Ok((identity.user, ByToken { issuer, key, until, roles: identity.roles, logged: identity.logged }))
+    let provider = provider.clone();
+    Ok((identity.user, ByToken { provider, key, until, roles: identity.roles, logged: identity.logged }))
 }

@@ -153,7 +153,7 @@ impl Server {
         for database in catalog.databases().filter(|database| *database != "local") {
             self.node
                 .engine()
-                .drop_database(database, sheaf_storage::Told::Here, &|| Ok(()))
+                .drop_database(database, &|_| Ok(()), sheaf_storage::Told::Here, &|| Ok(()))
                 .expect("a database is dropped");
         }
     }

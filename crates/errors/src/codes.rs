@@ -308,6 +308,8 @@ codes! {
     RESHARD_COLLECTION_COMMITTED = 340 "ReshardCollectionCommitted",
     RESHARD_COLLECTION_ABORTED = 341 "ReshardCollectionAborted",
     RESHARDING_CRITICAL_SECTION_TIMEOUT = 342 "ReshardingCriticalSectionTimeout",
+    AUDITING_NOT_ENABLED = 344 "AuditingNotEnabled",
+    RUNTIME_AUDIT_CONFIGURATION_NOT_ENABLED = 345 "RuntimeAuditConfigurationNotEnabled",
     LOAD_BALANCER_SUPPORT_MISMATCH = 354 "LoadBalancerSupportMismatch",
     CANNOT_CONVERT_INDEX_TO_UNIQUE = 359 "CannotConvertIndexToUnique",
     COLLECTION_UUID_MISMATCH = 361 "CollectionUUIDMismatch",

@@ -7,7 +7,9 @@ use sheaf_bson::{ArrayBuf, DocBuf, RawDoc, Timestamp, Value, doc};
 use sheaf_cluster::{GoOn, Shard, first_batch, for_client, run_on_each};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_front::args::Args;
+use sheaf_front::audit::noted::note;
 use sheaf_front::reply::Reply;
+use sheaf_server::commands::admin::parameters::AUDIT_CONFIG;
 use sheaf_server::commands::sharding::SET_PARAMETERS;
 use sheaf_server::query_settings::{FIELD, PARAMETER};
 
@@ -22,6 +24,25 @@ pub fn change<'a>(_: &mut Args<'a>, op: &Operation<'a>) -> Result<Reply> {
     // What was written just now is read, though perhaps not yet by a majority.
     let after = op.router.clock.now();
     op.blocking(|| op.router.take_over_parameters(after, &|| op.check_interrupt())).map_err(for_client)?;
+    Ok(reply)
+}
+
+/// `setAuditConfig`: the same, where this router's own audit log may be configured, too, and obeys at once.
+///
+/// Errors: `RuntimeAuditConfigurationNotEnabled`, those of the config servers.
+pub fn configure_audit<'a>(args: &mut Args<'a>, op: &Operation<'a>) -> Result<Reply> {
+    // Without an audit log there is no such command.
+    let Some(audit) = op.front.audit.as_ref().filter(|audit| audit.runtime) else {
+        bail!(
+            Code::RUNTIME_AUDIT_CONFIGURATION_NOT_ENABLED,
+            "Runtime audit configuration has not been enabled"
+        );
+    };
+    let before = audit.config().shown();
+    let reply = change(args, op)?;
+    note(op, "auditConfigure", Code::OK, || {
+        doc! { "previous": before.as_raw(), "config": audit.config().shown().as_raw() }
+    });
     Ok(reply)
 }
 
@@ -66,10 +87,15 @@ impl Router {
         let find = doc! { "find": "clusterParameters", "readConcern": concern.as_raw() };
         let kept = first_batch(self.directory.run("config", &find, true, go_on)?.as_raw());
         if told.kept != kept {
-            let is_settings =
-                |kept: &&DocBuf| kept.as_raw().get("_id").and_then(|id| id.as_str()) == Some(PARAMETER);
-            let settings = kept.iter().find(is_settings);
-            self.query_settings.refresh(|| Ok(settings.cloned().unwrap_or_default()))?;
+            let of = |name: &str| {
+                let is_it =
+                    |kept: &&DocBuf| kept.as_raw().get("_id").and_then(|id| id.as_str()) == Some(name);
+                kept.iter().find(is_it).cloned()
+            };
+            if let Some(audit) = self.front().audit.as_ref().filter(|audit| audit.runtime) {
+                audit.take_over(|| Ok(of(AUDIT_CONFIG)));
+            }
+            self.query_settings.refresh(|| Ok(of(PARAMETER).unwrap_or_default()))?;
             *told = Told::of(kept);
         }
         let shards = self.directory.shards(go_on)?;

@@ -1,9 +1,11 @@
 //! What the audit log is told of collections and indexes: only what has changed, which a command alone does not tell.
 
+use std::cell::RefCell;
+
 use sheaf_bson::{DocBuf, RawDoc, doc};
 use sheaf_errors::{Code, Result};
 use sheaf_front::audit::noted::{note, room_for};
-use sheaf_storage::Catalog;
+use sheaf_storage::Collection;
 
 use crate::commands::ddl::names;
 use crate::op::Operation;
@@ -44,20 +46,40 @@ pub fn dropped(op: &Operation<'_>, namespace: &str, result: Code) {
     note(op, "dropCollection", result, || doc! { "ns": namespace });
 }
 
-/// Room for telling that a database is gone, with these collections.
-///
-/// Errors: `OutOfDiskSpace`.
-pub fn before_dropping(op: &Operation<'_>, before: &Catalog) -> Result<()> {
-    room_for(op, before.collections(op.db()).map(|collection| collection.namespace.as_str()))
+/// A database that is about to be dropped.
+pub struct Dropping<'o, 'a> {
+    op: &'o Operation<'a>,
+    /// The collections that go with it.
+    collections: RefCell<Vec<String>>,
 }
 
-/// A database is gone, which had these collections.
-pub fn database_dropped(op: &Operation<'_>, before: &Catalog) {
-    if op.front.audit.is_some() {
-        for collection in before.collections(op.db()) {
-            dropped(op, &collection.namespace, Code::OK);
+impl<'o, 'a> Dropping<'o, 'a> {
+    /// The operation's own.
+    pub fn of(op: &'o Operation<'a>) -> Self {
+        Dropping { op, collections: RefCell::default() }
+    }
+
+    /// It goes with these collections, which nobody changes any more: those that were made while it was waited for, too.
+    ///
+    /// Errors: `OutOfDiskSpace`: there is no room for telling it.
+    pub fn begin(&self, collections: &[&Collection]) -> Result<()> {
+        if self.op.front.audit.is_none() {
+            return Ok(());
         }
-        note(op, "dropDatabase", Code::OK, || doc! { "ns": op.db() });
+        let names: Vec<_> = collections.iter().map(|collection| collection.namespace.clone()).collect();
+        room_for(self.op, names.iter().map(String::as_str))?;
+        self.collections.replace(names);
+        Ok(())
+    }
+
+    /// It is gone.
+    pub fn done(self) {
+        if self.op.front.audit.is_some() {
+            for namespace in self.collections.take() {
+                dropped(self.op, &namespace, Code::OK);
+            }
+            note(self.op, "dropDatabase", Code::OK, || doc! { "ns": self.op.db() });
+        }
     }
 }
 

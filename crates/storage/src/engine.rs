@@ -13,7 +13,7 @@ use crate::commit::watch::Watcher;
 use crate::core::Core;
 use crate::db::Cf;
 use crate::definitions::command::Told;
-use crate::definitions::ddl::{Check, CollectionChange, NamedSpecs, RenameCheck};
+use crate::definitions::ddl::{Check, CollectionChange, DropCheck, NamedSpecs, RenameCheck};
 use crate::durability::LogTail;
 use crate::hooks::{Hook, HookPoint};
 use crate::index::{Index, IndexKind};
@@ -425,9 +425,15 @@ impl Engine {
         self.core().drop_temporary_collections(interrupt)
     }
 
-    /// Drops all collections of a database.
-    pub fn drop_database(&self, db: &str, told: Told, interrupt: Interrupt<'_>) -> Result<OpTime> {
-        self.core().drop_database(db, told, interrupt)
+    /// Drops all collections of a database. `check` has seen which ones when it happens.
+    pub fn drop_database(
+        &self,
+        db: &str,
+        check: DropCheck<'_>,
+        told: Told,
+        interrupt: Interrupt<'_>,
+    ) -> Result<OpTime> {
+        self.core().drop_database(db, check, told, interrupt)
     }
 
     /// Renames, also to another database: data stays where it is. `check` has seen both sides when it happens.

@@ -14,7 +14,7 @@ mod sink;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use sheaf_bson::json::{self, Style};
 use sheaf_bson::{DocBuf, RawDoc, Timestamp, Value, doc};
 use sheaf_errors::{Code, Error, Result};
@@ -28,12 +28,12 @@ use sink::Sink;
 /// The audit log of a server.
 pub struct Audit {
     format: Format,
-    /// Whether [`Audit::configure`] is allowed.
+    /// Whether [`Audit::take_over`] is allowed.
     pub runtime: bool,
     sink: Sink,
     config: RwLock<Arc<AuditConfig>>,
-    /// What was written down before that.
-    previous: RwLock<Arc<AuditConfig>>,
+    /// One changes it at a time.
+    changing: Mutex<()>,
 }
 
 /// What is written down.
@@ -56,6 +56,13 @@ impl AuditConfig {
             false => Some(Matcher::parse_lasting(filter, Features::Validator)?),
         };
         Ok(AuditConfig { filter, authorization_success, time })
+    }
+
+    /// As the cluster's parameters keep it.
+    fn read(kept: RawDoc<'_>, time: Timestamp) -> Result<Self> {
+        let filter = kept.get("filter").and_then(|filter| filter.as_doc()).unwrap_or(RawDoc::EMPTY);
+        let successes = kept.get("auditAuthorizationSuccess").is_some_and(|flag| flag.truthy());
+        AuditConfig::new(filter, successes, time)
     }
 
     fn wants(&self, event: RawDoc<'_>) -> bool {
@@ -89,8 +96,8 @@ impl Audit {
             format: options.format,
             runtime: options.runtime,
             sink: Sink::open(&options.destination, options.format)?,
-            previous: RwLock::new(config.clone()),
             config: RwLock::new(config),
+            changing: Mutex::default(),
         })
     }
 
@@ -99,10 +106,20 @@ impl Audit {
         self.config.read().clone()
     }
 
-    /// Changes what is written down.
-    pub fn configure(&self, config: AuditConfig) {
-        let before = std::mem::replace(&mut *self.config.write(), Arc::new(config));
-        *self.previous.write() = before;
+    /// Writes down from now on what is kept by now among the cluster's parameters, which `kept` reads; what cannot be read changes nothing.
+    pub fn take_over(&self, kept: impl FnOnce() -> Result<Option<DocBuf>>) {
+        // What was read before must not come after.
+        let _turn = self.changing.lock();
+        let Ok(Some(kept)) = kept() else { return };
+        let time = match kept.as_raw().get_or_missing("clusterParameterTime") {
+            Value::Timestamp(time) => time,
+            _ => Timestamp(0),
+        };
+        if time != self.config().time
+            && let Ok(config) = AuditConfig::read(kept.as_raw(), time)
+        {
+            *self.config.write() = Arc::new(config);
+        }
     }
 
     /// Whether allowed commands are written down.
@@ -115,10 +132,9 @@ impl Audit {
     /// Errors: `OutOfDiskSpace`, `OperationFailed`: it is not written.
     pub fn append(&self, who: &Who, event: &Event) -> Result<u64> {
         let document = event.document(who);
-        // Nobody hides a change of what is written down by that change.
         let changes = event.atype == "auditConfigure";
         let wanted = self.config().wants(document.as_raw())
-            || changes && self.previous.read().wants(document.as_raw());
+            || changes && is_wanted_before_or_after(event.param.as_raw(), document.as_raw());
         if !wanted {
             return Ok(0);
         }
@@ -163,6 +179,15 @@ impl Audit {
     pub fn rotate(&self, rename: bool) -> std::io::Result<Option<PathBuf>> {
         self.sink.rotate(rename)
     }
+}
+
+/// Nobody hides a change of what is written down by that change, nor by another one that comes right behind it.
+fn is_wanted_before_or_after(change: RawDoc<'_>, event: RawDoc<'_>) -> bool {
+    ["previous", "config"].into_iter().any(|side| {
+        let side = change.get(side).and_then(|side| side.as_doc()).unwrap_or(RawDoc::EMPTY);
+        // What cannot be judged is rather written down.
+        AuditConfig::read(side, Timestamp(0)).map_or(true, |config| config.wants(event))
+    })
 }
 
 fn not_written(error: &std::io::Error) -> Error {
@@ -242,17 +267,46 @@ mod tests {
         );
     }
 
+    fn only_users(time: u64) -> DocBuf {
+        doc! { "clusterParameterTime": Timestamp(time), "filter": { "atype": "createUser" } }
+    }
+
     #[test]
     fn a_change_of_the_filter_is_written_if_the_old_one_or_the_new_one_wants_it() {
         let folder = tempfile::tempdir().unwrap();
         let audit = Audit::open(&options(folder.path(), Format::Json, None)).unwrap();
-        let only_users =
-            || AuditConfig::new(doc! { "atype": "createUser" }.as_raw(), false, Timestamp(1)).unwrap();
-        audit.configure(only_users());
-        assert!(audit.append(&who(), &event("auditConfigure")).unwrap() > 0);
+        let everything = audit.config().shown();
+        let change = |previous: &DocBuf, config: &DocBuf| Event {
+            param: doc! { "previous": previous.as_raw(), "config": config.as_raw() },
+            ..event("auditConfigure")
+        };
+        // Another change has come right behind both.
+        audit.take_over(|| Ok(Some(only_users(3))));
+        for (previous, config, wanted) in [
+            (&everything, &only_users(1), true),
+            (&only_users(1), &everything, true),
+            (&only_users(1), &only_users(2), false),
+        ] {
+            let place = audit.append(&who(), &change(previous, config)).unwrap();
+            assert_eq!(place > 0, wanted, "{previous:?} {config:?}");
+        }
         assert_eq!(audit.append(&who(), &event("dropUser")).unwrap(), 0);
-        audit.configure(only_users());
-        assert_eq!(audit.append(&who(), &event("auditConfigure")).unwrap(), 0);
+    }
+
+    #[test]
+    fn what_is_kept_is_taken_over_where_it_can_be_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let audit = Audit::open(&options(folder.path(), Format::Json, None)).unwrap();
+        audit.take_over(|| Ok(None));
+        audit.take_over(|| Err(Error::new(Code::INTERNAL_ERROR, "a disk that fails")));
+        let bad = doc! { "clusterParameterTime": Timestamp(1), "filter": { "$nonesuch": 1 } };
+        audit.take_over(|| Ok(Some(bad)));
+        assert_eq!(audit.config().time, Timestamp(0));
+        audit.take_over(|| Ok(Some(only_users(2).with("auditAuthorizationSuccess", true))));
+        assert!(audit.config().time == Timestamp(2) && audit.wants_successes());
+        // A rollback may bring back an earlier one.
+        audit.take_over(|| Ok(Some(only_users(1))));
+        assert!(audit.config().time == Timestamp(1) && !audit.wants_successes());
     }
 
     #[test]

@@ -3,8 +3,9 @@
 use std::marker::PhantomData;
 
 use sheaf_bson::{DocBuf, RawDoc, Value, doc};
-use sheaf_errors::Result;
+use sheaf_errors::{Code, Result};
 use sheaf_front::args::Args;
+use sheaf_front::audit::noted::note;
 use sheaf_front::command::*;
 use sheaf_front::generic::is_generic;
 use sheaf_front::reply::Reply;
@@ -91,7 +92,11 @@ pub fn drop_collection<'a>(args: &mut Args<'a>, op: &Operation<'a>) -> Result<Re
     let dropped = crate::forward::until_right(op, op.db(), || {
         if op.blocking(|| is_sharded(op, &namespace))? {
             let body = op.body();
-            return op.blocking(|| ask(op, "_configsvrDropCollection", Value::String(&namespace), body));
+            let reply =
+                op.blocking(|| ask(op, "_configsvrDropCollection", Value::String(&namespace), body))?;
+            // The shards are asked by the conductor, which does not know for whom.
+            note(op, "dropCollection", Code::OK, || doc! { "ns": &namespace });
+            return Ok(reply);
         }
         if !collection.starts_with("system.") && op.blocking(|| is_sharded(op, &buckets))? {
             let body = op.body();

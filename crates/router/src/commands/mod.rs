@@ -144,6 +144,7 @@ const HERE: &[(&str, RunOnRouter)] = &[
     ("profile", profile::run),
     ("serverStatus", server_status::run),
     ("refreshSessions", sessions::refresh),
+    ("setAuditConfig", parameters::configure_audit),
     ("setClusterParameter", parameters::change),
     ("setQuerySettings", parameters::change),
     ("removeQuerySettings", parameters::change),

@@ -4,6 +4,7 @@
 use sheaf_bson::doc;
 use sheaf_errors::{Code, Result, bail};
 use sheaf_front::args::Args;
+use sheaf_front::audit::noted::note;
 use sheaf_front::reply::Reply;
 
 use super::conducted::{self, is_sharded};
@@ -28,7 +29,10 @@ pub fn run<'a>(args: &mut Args<'a>, op: &Operation<'a>) -> Result<Reply> {
     let renamed = forward::until_right(op, from, || {
         if op.blocking(is_one_sharded)? {
             let body = op.body();
-            return op.blocking(|| conducted::ask(op, "_configsvrRenameCollection", source, body));
+            let reply = op.blocking(|| conducted::ask(op, "_configsvrRenameCollection", source, body))?;
+            // The shards are asked by the conductor, which does not know for whom.
+            note(op, "renameCollection", Code::OK, || doc! { "old": source, "new": new });
+            return Ok(reply);
         }
         if to != from {
             // Whether both live on one shard is not told by what was believed before.

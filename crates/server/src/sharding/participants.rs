@@ -430,7 +430,7 @@ pub fn drop_database(node: &Arc<Node>, body: RawDoc<'_>, go_on: Interrupt<'_>) -
         }
         // The event is told where the sharded collections were all there was, too.
         if asked.engine.catalog().has_database(db) || asked.told() == Told::Here {
-            asked.engine.drop_database(db, asked.told(), go_on)?;
+            asked.engine.drop_database(db, &|_| Ok(()), asked.told(), go_on)?;
             node.metrics.forget_database(db);
         }
         let is_of = |placement: RawDoc<'_>| {

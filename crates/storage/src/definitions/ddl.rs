@@ -40,6 +40,9 @@ pub type NamedSpecs = Vec<(String, DocBuf)>;
 /// Looks at the collection that a DDL is about, just before; an error ends it.
 pub type Check<'c> = &'c dyn Fn(&Collection) -> Result<()>;
 
+/// Looks at the collections of a database that is about to be dropped, just before; an error ends it.
+pub type DropCheck<'c> = &'c dyn Fn(&[&Collection]) -> Result<()>;
+
 /// Looks at both sides of a renaming, just before: the collection, and what has the new name now.
 pub type RenameCheck<'c> = &'c dyn Fn(&Collection, Option<&Collection>) -> Result<()>;
 
@@ -215,7 +218,13 @@ impl Core {
         self.run_commands(&[drop_command(&collection).told(told)], std::slice::from_ref(&closed))
     }
 
-    pub fn drop_database(&self, db: &str, told: Told, interrupt: Interrupt<'_>) -> Result<OpTime> {
+    pub fn drop_database(
+        &self,
+        db: &str,
+        check: DropCheck<'_>,
+        told: Told,
+        interrupt: Interrupt<'_>,
+    ) -> Result<OpTime> {
         if db == "local" && self.published.oplog.is_some() {
             bail!(Code::ILLEGAL_OPERATION, "Cannot drop '{db}' database while replication is active");
         }
@@ -237,6 +246,7 @@ impl Core {
                 continue;
             };
             closed.extend(more);
+            check(&catalog.collections(db).map(Arc::as_ref).collect::<Vec<_>>())?;
             let stays = |c: &&Arc<Collection>| self.base.is_replica() && stays_here(&c.namespace);
             let own: Vec<Command> = catalog.collections(db).filter(stays).map(drop_command).collect();
             if !own.is_empty() {

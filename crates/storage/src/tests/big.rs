@@ -198,10 +198,13 @@ fn thousands_of_collections() {
     assert_eq!(open(crash_copy(dir.path()).path()).catalog().collections("many").count(), 2000);
     // It can be ended before it is done, and is done whole or not at all.
     let entered = killed_after(5);
-    assert_eq!(engine.drop_database("many", crate::Told::Here, GO_ON).unwrap_err().code(), Code::INTERRUPTED);
+    assert_eq!(
+        engine.drop_database("many", &|_| Ok(()), crate::Told::Here, GO_ON).unwrap_err().code(),
+        Code::INTERRUPTED
+    );
     drop(entered);
     assert_eq!(engine.catalog().collections("many").count(), 2000);
-    engine.drop_database("many", crate::Told::Here, GO_ON).unwrap();
+    engine.drop_database("many", &|_| Ok(()), crate::Told::Here, GO_ON).unwrap();
     assert_eq!(engine.catalog().all().count(), 1);
     assert_eq!(open(crash_copy(dir.path()).path()).catalog().all().count(), 1);
 }

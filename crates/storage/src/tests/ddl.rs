@@ -1,5 +1,6 @@
 //! The catalog, index builds, folders.
 
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use sheaf_bson::{RawDoc, doc};
@@ -39,8 +40,46 @@ fn catalog_changes_survive_a_crash_and_a_clean_stop() {
     let engine = open(dir.path());
     check(&engine);
     assert_eq!(engine.stats().log_appends, 0);
-    engine.drop_database("db", crate::Told::Here, GO_ON).unwrap();
+    engine.drop_database("db", &|_| Ok(()), crate::Told::Here, GO_ON).unwrap();
     assert_eq!(engine.catalog().all().count(), 0);
+}
+
+#[test]
+fn who_drops_a_database_is_told_of_collections_that_come_meanwhile() {
+    let (_dir, engine) = fresh();
+    let mut unit = engine.write(GO_ON);
+    let collection = unit.collection(C).unwrap().unwrap();
+    unit.insert(&collection, doc! { "_id": 1 }.as_raw()).unwrap();
+    // Asked for while the drop waits for the writer.
+    let waits = AtomicBool::new(false);
+    let meanwhile = || {
+        waits.store(true, Ordering::Release);
+        Ok(())
+    };
+    let told = Mutex::new(Vec::new());
+    let check = |collections: &[&crate::Collection]| {
+        told.lock().unwrap().extend(collections.iter().map(|collection| collection.namespace.clone()));
+        Ok(())
+    };
+    std::thread::scope(|scope| {
+        let drop = scope.spawn(|| engine.drop_database("db", &check, crate::Told::Here, &meanwhile));
+        while !waits.load(Ordering::Acquire) && !drop.is_finished() {
+            std::thread::yield_now();
+        }
+        create(&engine, "db.late", doc! {});
+        unit.commit().unwrap();
+        drop.join().unwrap().unwrap();
+    });
+    let mut told = told.into_inner().unwrap();
+    told.sort();
+    assert_eq!(told, [C, "db.late"]);
+    assert_eq!(engine.catalog().all().count(), 0);
+    // Who refuses keeps it.
+    create(&engine, C, doc! {});
+    let refuse = |_: &[&crate::Collection]| Err(sheaf_errors::Error::new(Code::OUT_OF_DISK_SPACE, "no room"));
+    engine.drop_database("db", &refuse, crate::Told::Here, GO_ON).unwrap_err();
+    assert!(engine.catalog().collection(C).is_some());
+    insert(&engine, C, &doc! { "_id": 1 }).unwrap();
 }
 
 #[test]

@@ -113,7 +113,7 @@ fn the_log_is_a_collection_of_the_catalog_that_wakes_with_every_commit() {
     for error in [
         engine.drop_collection(OPLOG_NAMESPACE, GO_ON).unwrap_err(),
         rename(&engine, OPLOG_NAMESPACE, "db.x", false).unwrap_err(),
-        engine.drop_database("local", crate::Told::Here, GO_ON).unwrap_err(),
+        engine.drop_database("local", &|_| Ok(()), crate::Told::Here, GO_ON).unwrap_err(),
     ] {
         assert_eq!(error.code(), Code::ILLEGAL_OPERATION);
     }

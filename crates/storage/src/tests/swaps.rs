@@ -363,7 +363,7 @@ fn drops_beside_writers() {
             while engine.catalog().collection(C).is_none() {
                 std::thread::yield_now();
             }
-            engine.drop_database("db", crate::Told::Here, GO_ON).unwrap();
+            engine.drop_database("db", &|_| Ok(()), crate::Told::Here, GO_ON).unwrap();
             while engine.catalog().collections("db").count() < 3 {
                 std::thread::yield_now();
             }
@@ -390,9 +390,9 @@ fn drops_of_databases_and_conversions_end() {
             }
             scope.spawn(|| drop(rename(&engine, "db.z", "db.a", true)));
             scope.spawn(|| drop(rename(&engine, "db.a", "db.z", true)));
-            scope.spawn(|| engine.drop_database("db", crate::Told::Here, GO_ON).unwrap());
+            scope.spawn(|| engine.drop_database("db", &|_| Ok(()), crate::Told::Here, GO_ON).unwrap());
         });
-        engine.drop_database("db", crate::Told::Here, GO_ON).unwrap();
+        engine.drop_database("db", &|_| Ok(()), crate::Told::Here, GO_ON).unwrap();
         assert_eq!(engine.catalog().all().count(), 0);
     }
 }

@@ -11,12 +11,6 @@ use crate::command::*;
 use crate::op::Operation;
 use crate::reply::Reply;
 
-/// `AuditingNotEnabled`.
-const AUDITING_NOT_ENABLED: Code = Code(344);
-
-/// `RuntimeAuditConfigurationNotEnabled`.
-const RUNTIME_AUDIT_CONFIGURATION_NOT_ENABLED: Code = Code(345);
-
 const NEEDS: &[Privilege] = &[Privilege::on(Resource::Cluster, &[Action::AuditConfigure])];
 
 const fn spec(help: &'static str, writes: bool) -> Spec {
@@ -45,12 +39,24 @@ const fn spec(help: &'static str, writes: bool) -> Spec {
 /// Errors: `AuditingNotEnabled`, `RuntimeAuditConfigurationNotEnabled`.
 fn configurable<'a>(op: &Operation<'a>) -> Result<&'a Audit> {
     let Some(audit) = &op.request.front.audit else {
-        bail!(AUDITING_NOT_ENABLED, "Auditing is not enabled");
+        bail!(Code::AUDITING_NOT_ENABLED, "Auditing is not enabled");
     };
     if !audit.runtime {
-        bail!(RUNTIME_AUDIT_CONFIGURATION_NOT_ENABLED, "Runtime audit configuration has not been enabled");
+        bail!(
+            Code::RUNTIME_AUDIT_CONFIGURATION_NOT_ENABLED,
+            "Runtime audit configuration has not been enabled"
+        );
     }
     Ok(audit)
+}
+
+/// What is kept as `getAuditConfig` shows it.
+fn without_id(kept: RawDoc<'_>) -> DocBuf {
+    DocBuf::build(|out| {
+        for field in kept.iter().filter(|field| field.key() != "_id") {
+            out.append_element(field);
+        }
+    })
 }
 
 /// `{setAuditConfig: 1, filter: {...}, auditAuthorizationSuccess: bool}`.
@@ -69,20 +75,21 @@ impl<'a> Command<'a, Operation<'a>> for SetAuditConfig<'a> {
     }
 
     fn run(self, op: &Operation<'a>) -> Result<Reply> {
-        let before = configurable(op)?.config().shown();
+        let first = configurable(op)?.config().shown();
         let fields = doc! { "filter": self.filter, "auditAuthorizationSuccess": self.authorization_success };
-        let mut config = None;
-        super::cluster_parameter::keep(op, Value::String(AUDIT_CONFIG), |time| {
-            config = Some(AuditConfig::new(self.filter, self.authorization_success, time)?);
+        let (mut config, mut before) = (DocBuf::new(), first.clone());
+        super::cluster_parameter::keep(op, Value::String(AUDIT_CONFIG), |time, old| {
+            config = AuditConfig::new(self.filter, self.authorization_success, time)?.shown();
+            // What this replaces, be it not yet what holds here.
+            before = old.map_or_else(|| first.clone(), without_id);
             Ok(DocBuf::build(|out| {
                 out.append("_id", AUDIT_CONFIG)
                     .append("clusterParameterTime", time)
                     .append_all(fields.as_raw());
             }))
         })?;
-        let config = config.expect("it was made to be kept");
         note(op, "auditConfigure", Code::OK, || {
-            doc! { "previous": before.as_raw(), "config": config.shown().as_raw() }
+            doc! { "previous": before.as_raw(), "config": config.as_raw() }
         });
         parameters::refresh(op.node());
         Ok(Reply::ok())

@@ -72,7 +72,7 @@ impl<'a> Command<'a, Operation<'a>> for SetClusterParameter<'a> {
     fn run(self, op: &Operation<'a>) -> Result<Reply> {
         let name = self.known.name;
         let before = self.known.value(&op.view()?).ok();
-        let document = keep(op, Value::String(name), |time| {
+        let document = keep(op, Value::String(name), |time, _| {
             Ok(DocBuf::build(|out| {
                 out.append("_id", name).append("clusterParameterTime", time).append_all(self.value);
             }))
@@ -85,20 +85,20 @@ impl<'a> Command<'a, Operation<'a>> for SetClusterParameter<'a> {
     }
 }
 
-/// Puts a document among the parameters that are kept, and gives it; `make` makes it with its time.
+/// Puts a document among the parameters that are kept, and gives it; `make` makes it with its time, and is told what it replaces.
 ///
 /// Errors: those of writing and of `make`.
 pub fn keep(
     op: &Operation<'_>,
     id: Value<'_>,
-    mut make: impl FnMut(Timestamp) -> Result<DocBuf>,
+    mut make: impl FnMut(Timestamp, Option<RawDoc<'_>>) -> Result<DocBuf>,
 ) -> Result<DocBuf> {
     with_writer(op, true, |w| {
         let collection = collection_for_write(op, w, CLUSTER_PARAMETERS)?;
         let key = collection.record_key(id)?;
         let old = w.read_for_update(&collection, &key)?;
         let old = old.as_ref().map(|old| RawDoc::new(old));
-        let document = make(next_time(op, old.unwrap_or(RawDoc::EMPTY)))?;
+        let document = make(next_time(op, old.unwrap_or(RawDoc::EMPTY)), old)?;
         match old {
             Some(old) => w.update(&collection, &key, old, document.as_raw(), None)?,
             None => w.insert(&collection, document.as_raw())?,

@@ -1,6 +1,7 @@
 //! `dropDatabase`.
 
 use sheaf_errors::{Code, Result, bail};
+use sheaf_storage::{Collection, Told};
 
 use crate::args::Args;
 use crate::audited;
@@ -47,15 +48,14 @@ impl<'a> Command<'a, Operation<'a>> for DropDatabase {
         if let Some(sharding) = op.node().sharding() {
             sharding.note_drop(op.db());
         }
-        let before = op.catalog();
-        if !before.has_database(op.db()) {
+        if !op.catalog().has_database(op.db()) {
             return Ok(Reply::ok());
         }
-        audited::before_dropping(op, &before)?;
-        let stop = op.interrupter();
-        let position = op.engine().drop_database(op.db(), sheaf_storage::Told::Here, &|| stop.check())?;
+        let (stop, dropping) = (op.interrupter(), audited::Dropping::of(op));
+        let check = |collections: &[&Collection]| dropping.begin(collections);
+        let position = op.engine().drop_database(op.db(), &check, Told::Here, &|| stop.check())?;
         op.note_commit(position);
-        audited::database_dropped(op, &before);
+        dropping.done();
         op.node().metrics.forget_database(op.db());
         Ok(Reply::ok().with("dropped", op.db()))
     }

@@ -5,7 +5,6 @@ use std::sync::atomic::Ordering;
 use sheaf_bson::{DocBuf, RawDoc, Timestamp, Value, doc};
 use sheaf_errors::{Code, Error, Result, bail};
 use sheaf_exec::change_stream::{CLUSTER_PARAMETERS, OPTIONS_PARAMETER};
-use sheaf_front::audit::{Audit, AuditConfig};
 use sheaf_storage::View;
 
 use crate::args::{Args, NonNegative};
@@ -95,28 +94,7 @@ pub fn refresh(node: &Node) {
         view.plans().forget_all();
     }
     if let Some(audit) = node.front().audit.as_ref().filter(|audit| audit.runtime) {
-        configure(node, audit);
-    }
-}
-
-/// Has the audit log write down what is to be, if that has changed.
-fn configure(node: &Node, audit: &Audit) {
-    let read = || -> Result<Option<AuditConfig>> {
-        let Some(kept) = kept(&node.engine().view()?, AUDIT_CONFIG)? else { return Ok(None) };
-        let kept = kept.as_raw();
-        let time = match kept.get_or_missing("clusterParameterTime") {
-            Value::Timestamp(time) => time,
-            _ => Timestamp(0),
-        };
-        if time == audit.config().time {
-            return Ok(None);
-        }
-        let filter = kept.get("filter").and_then(|filter| filter.as_doc()).unwrap_or(RawDoc::EMPTY);
-        let successes = kept.get("auditAuthorizationSuccess").is_some_and(|flag| flag.truthy());
-        AuditConfig::new(filter, successes, time).map(Some)
-    };
-    if let Ok(Some(config)) = read() {
-        audit.configure(config);
+        audit.take_over(|| kept(&node.engine().view()?, AUDIT_CONFIG));
     }
 }
 

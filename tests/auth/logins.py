@@ -1,6 +1,7 @@
 """Logging in, whether or not clients must: users can be there on a server that asks nobody who he is."""
 
 from common import command_fails, connect, fails
+from pymongo.server_api import ServerApi
 
 SECRETS = ["pencil-7731", "quill-7732", "chalk-7733"]
 
@@ -32,6 +33,14 @@ def both_mechanisms(server):
         granted = {privilege["resource"]["collection"]: privilege["actions"] for privilege in
                    told["authenticatedUserPrivileges"]}
         assert set(granted) == {"", "system.js"} and "find" in granted[""], told
+
+
+def with_a_strict_api(server):
+    """The commands by which clients log in are in version 1 of the API."""
+    for mechanism in ("SCRAM-SHA-1", "SCRAM-SHA-256"):
+        with connect(server, "ann", SECRETS[0], authMechanism=mechanism, server_api=ServerApi("1", strict=True)) as client:
+            assert client.lib.books.find_one() is None
+            command_fails(323, client.admin, "logout")
 
 
 def wrong_and_unknown_are_alike(server):
@@ -135,6 +144,7 @@ def survives_a_restart(server):
 
 CHECKS = [
     both_mechanisms,
+    with_a_strict_api,
     wrong_and_unknown_are_alike,
     passwords_and_names,
     where_users_may_come_from,

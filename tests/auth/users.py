@@ -26,6 +26,56 @@ def documents_are_mongodbs(server):
     connect(server, "copy", "p", authSource="lib", authMechanism="SCRAM-SHA-256").admin.command("ping")
 
 
+def a_dump_is_restored(server):
+    """As mongorestore does it: documents into collections of its own, and one command that puts them in their places."""
+    client = connect(server)
+    admin = client.admin
+    admin.command("createUser", "kept", pwd="p", roles=["root"])
+    find = {"resource": {"db": "tmp", "collection": "books"}, "actions": ["find"]}
+    client.tmp.command("createRole", "r", roles=["read"], privileges=[find])
+    client.tmp.command("createUser", "dumped", pwd="p", roles=["r"])
+    users, roles = list(admin["system.users"].find({"db": "tmp"})), list(admin["system.roles"].find({"db": "tmp"}))
+    merge = {"_mergeAuthzCollections": 1, "tempUsersCollection": "admin.tempusers", "tempRolesCollection": "admin.temproles"}
+
+    def restore(**more):
+        admin.tempusers.drop()
+        admin.temproles.drop()
+        admin.tempusers.insert_many(users)
+        admin.temproles.insert_many(roles)
+        admin.command({**merge, **more, "writeConcern": {"w": "majority"}})
+
+    def names(db="tmp"):
+        return [user["user"] for user in client[db].command("usersInfo", 1)["users"]]
+
+    client.tmp.command("dropUser", "dumped")
+    client.tmp.command("dropRole", "r")
+    client.tmp.command("createUser", "later", pwd="p", roles=[])
+    restore(drop=False, db="")
+    assert names() == ["dumped", "later"]
+    told = connect(server, "dumped", "p", authSource="tmp").admin.command("connectionStatus", showPrivileges=True)["authInfo"]
+    assert {"role": "r", "db": "tmp"} in told["authenticatedUserRoles"], told
+    assert any(privilege["resource"] == find["resource"] for privilege in told["authenticatedUserPrivileges"]), told
+    # Whoever is there stays as he is, unless the dump takes the place of all.
+    client.tmp.command("updateUser", "dumped", pwd="other")
+    restore(db="tmp")
+    connect(server, "dumped", "other", authSource="tmp").admin.command("ping")
+    restore(db="elsewhere", drop=True)
+    assert names() == ["dumped", "later"]
+    restore(db="tmp", drop=True)
+    assert names() == ["dumped"]
+    connect(server, "dumped", "p", authSource="tmp").admin.command("ping")
+    assert "kept" in names("admin")
+    command_fails(2, admin, {"_mergeAuthzCollections": 1, "db": "", "drop": False}, words="Must provide at least one of")
+    command_fails(13, client.lib, merge, words="admin database")
+    admin.tempusers.insert_one({"_id": "tmp.x", "user": "x", "db": 1})
+    command_fails(12, admin, merge)
+    for db, command in ((client.tmp, "dropAllUsersFromDatabase"), (client.tmp, "dropAllRolesFromDatabase")):
+        db.command(command)
+    admin.command("dropUser", "kept")
+    admin.tempusers.drop()
+    admin.temproles.drop()
+
+
 def users_are_shown(server):
     lib = connect(server).lib
     (bob,) = lib.command("usersInfo", "bob")["users"]
@@ -134,4 +184,6 @@ def built_in_roles_are_shown(server):
     assert [role["role"] for role in fragment["roles"]] == ["read", "dbAdmin"], fragment
 
 
-CHECKS = [documents_are_mongodbs, users_are_shown, users_change, roles_change, built_in_roles_are_shown]
+CHECKS = [
+    documents_are_mongodbs, a_dump_is_restored, users_are_shown, users_change, roles_change, built_in_roles_are_shown,
+]

@@ -5,6 +5,7 @@ mod change_user;
 mod fields;
 mod granted;
 mod info;
+mod merge;
 mod remove;
 mod rights;
 mod spec;
@@ -34,4 +35,5 @@ pub static COMMANDS: &[Entry<RunOnMongod>] = &[
     registered!(info::RolesInfo<'_>),
     registered!(info::GetUserCacheGeneration),
     registered!(info::InvalidateUserCache),
+    registered!(merge::MergeAuthzCollections<'_>),
 ];

@@ -1,7 +1,9 @@
 """What users may do on a server that asks who they are."""
 
+import hashlib
+
 import pymongo
-from bson import Int64
+from bson import Binary, Int64
 from common import command_fails, connect, fails
 
 PASSWORD = "pencil-7731"
@@ -174,6 +176,30 @@ def cursors_and_sessions_are_their_users(server):
     command_fails(13, reader.admin, "killAllSessions", [])
 
 
+def sessions_are_killed_by_user(server):
+    """`killAllSessions` and `killAllSessionsByPattern` end those of whom they name, and nobody else's."""
+    root, reader = connect(server, "root", PASSWORD), connect(server, "reader", PASSWORD)
+    owner = hashlib.sha256(b"root@admin").digest()
+    for kill in (
+        {"killAllSessions": [{"user": "root", "db": "admin"}]},
+        {"killAllSessionsByPattern": [{"uid": Binary(owner)}]},
+    ):
+        with connect(server, "root", PASSWORD) as other, root.start_session() as own, reader.start_session() as theirs:
+            opened = []
+            for client, session in ((root, own), (reader, theirs)):
+                opened.append(client.lib.command({"find": "many", "batchSize": 2}, session=session)["cursor"]["id"])
+            # Those of others, and of nobody.
+            other.admin.command("killAllSessions", [{"user": "root", "db": "other"}])
+            other.admin.command("killAllSessionsByPattern", [{"uid": Binary(hashlib.sha256(b"").digest())}])
+            more = {"getMore": Int64(opened[0]), "collection": "many", "batchSize": 1}
+            assert root.lib.command(more, session=own)["cursor"]["nextBatch"]
+            other.admin.command(kill)
+            command_fails(43, root.lib, more, session=own)
+            more = {"getMore": Int64(opened[1]), "collection": "many"}
+            assert len(reader.lib.command(more, session=theirs)["cursor"]["nextBatch"]) == 8
+    command_fails(14, root.admin, "killAllSessionsByPattern", [{"uid": 1}])
+
+
 def roles_in_expressions(server):
     """`$$USER_ROLES`: in a query, a pipeline, an update, and in a view that shows each what his roles may see."""
     root, reader = connect(server, "root", PASSWORD), connect(server, "reader", PASSWORD)
@@ -211,6 +237,7 @@ CHECKS = [
     administration_of_users,
     changes_hold_at_once,
     cursors_and_sessions_are_their_users,
+    sessions_are_killed_by_user,
     roles_in_expressions,
     no_password_in_an_error,
 ]

@@ -113,6 +113,9 @@ def modes():
                 context = ssl.create_default_context(cafile=certificates.ca)
                 context.minimum_version = context.maximum_version = version
                 assert speaks(server, context) == works, version
+            with by_tls(server, certificates) as client:
+                told = client.admin.command("serverStatus")["transportSecurity"]
+                assert told["1.3"] > 1 and told["1.2"] == 0 and set(told) == {"1.0", "1.1", "1.2", "1.3", "unknown"}, told
 
 
 def speaks(server, context):

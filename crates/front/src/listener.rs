@@ -275,6 +275,10 @@ async fn with_tls(
         };
     }
     let begun = TlsStream::accept(std::mem::replace(stream, ClientStream::Lost), tls).await?;
+    match begun.is_newest() {
+        true => front.metrics.tls_1_3.add(1),
+        false => front.metrics.tls_1_2.add(1),
+    }
     client.access.lock().certificate = Some(tls.subject_of(begun.certificates()));
     Ok(Some(begun))
 }

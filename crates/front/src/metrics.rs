@@ -207,6 +207,10 @@ pub struct Metrics {
     pub requests: Count,
     pub connections_created: Count,
     pub connections_rejected: Count,
+    /// Connections that speak TLS 1.2.
+    pub tls_1_2: Count,
+    /// Connections that speak TLS 1.3.
+    pub tls_1_3: Count,
     pub docs_inserted: Count,
     pub docs_updated: Count,
     pub docs_deleted: Count,

@@ -54,6 +54,9 @@ pub trait SessionRegistry: Send + Sync {
     /// Whether it is known to be somebody else's than this user's.
     fn is_of_another(&self, id: LogicalSessionId, user: &UserName) -> bool;
 
+    /// Those that belong to somebody who is meant, or to nobody, if that is.
+    fn those(&self, of: &dyn Fn(Option<&UserName>) -> bool) -> Vec<LogicalSessionId>;
+
     /// Ends sessions at their clients' wish.
     fn end(&self, ids: &[LogicalSessionId]);
 
@@ -79,6 +82,10 @@ impl SessionRegistry for NoSessions {
 
     fn is_of_another(&self, _: LogicalSessionId, _: &UserName) -> bool {
         false
+    }
+
+    fn those(&self, _: &dyn Fn(Option<&UserName>) -> bool) -> Vec<LogicalSessionId> {
+        Vec::new()
     }
 
     fn end(&self, _: &[LogicalSessionId]) {}

@@ -6,8 +6,8 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use rustls::Connection;
 use rustls::pki_types::CertificateDer;
+use rustls::{Connection, ProtocolVersion};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
@@ -104,6 +104,11 @@ impl<S: Inner> TlsStream<S> {
     /// Errors: it fails, or takes too long.
     pub async fn accept(inner: S, tls: &Tls) -> io::Result<TlsStream<S>> {
         TlsStream::shaken(inner, Connection::Server(tls.connection()?), PATIENCE).await
+    }
+
+    /// Whether TLS 1.3 is spoken, and not 1.2: there is no other.
+    pub fn is_newest(&self) -> bool {
+        self.connection.protocol_version() == Some(ProtocolVersion::TLSv1_3)
     }
 
     /// Shakes hands.

@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 
+use sheaf_auth::{Mechanism, UserName};
 use sheaf_bson::{RawDoc, Value};
 use sheaf_errors::{Code, Result, bail};
 
@@ -50,6 +51,7 @@ impl<'a> Command<'a, Request<'a>> for KillSessions {
 /// `{killAllSessions: [{user, db}, ...]}`.
 pub struct KillAllSessions {
     anybody: bool,
+    users: Vec<UserName>,
 }
 
 impl<'a> Command<'a, Request<'a>> for KillAllSessions {
@@ -76,13 +78,15 @@ impl<'a> Command<'a, Request<'a>> for KillAllSessions {
     fn parse(args: &mut Args<'a>) -> Result<Self> {
         args.ignore_rest();
         let users = own_documents(args, "KillAllSessionsCmd")?;
-        users.iter().try_for_each(|user| check_user(*user))?;
-        Ok(KillAllSessions { anybody: users.is_empty() })
+        let users: Vec<_> = users.into_iter().map(user).collect::<Result<_>>()?;
+        Ok(KillAllSessions { anybody: users.is_empty(), users })
     }
 
     fn run(self, op: &Request<'a>) -> Result<Reply> {
-        // Sessions here belong to nobody, so a list of users matches none of them.
-        kill(op, (!self.anybody).then_some(&[]))?;
+        // Where nobody has to say who he is, sessions belong to no user.
+        let of_users = |owner: Option<&UserName>| owner.is_some_and(|owner| self.users.contains(owner));
+        let meant = (!self.anybody).then(|| op.role.sessions().those(&of_users));
+        kill(op, meant.as_deref())?;
         Ok(Reply::ok())
     }
 }
@@ -91,6 +95,8 @@ impl<'a> Command<'a, Request<'a>> for KillAllSessions {
 pub struct KillAllSessionsByPattern {
     all: bool,
     ids: Vec<LogicalSessionId>,
+    /// Of whose sessions, by digest.
+    owners: Vec<Vec<u8>>,
 }
 
 /// Whether a pattern names users or roles.
@@ -127,29 +133,45 @@ impl<'a> Command<'a, Request<'a>> for KillAllSessionsByPattern {
     fn parse(args: &mut Args<'a>) -> Result<Self> {
         args.ignore_rest();
         let patterns = own_documents(args, "KillAllSessionsByPatternCmd")?;
-        let mut found = KillAllSessionsByPattern { all: patterns.is_empty(), ids: Vec::new() };
+        let mut found =
+            KillAllSessionsByPattern { all: patterns.is_empty(), ids: Vec::new(), owners: Vec::new() };
         for pattern in patterns {
             if let Some(lsid) = pattern.get("lsid").and_then(|v| v.as_doc()) {
                 let place = "KillAllSessionsByPatternCmd.killAllSessionsByPattern.lsid";
                 found.ids.push(LogicalSessionId::parse_at(lsid, place)?);
-            } else if pattern.get("uid").is_none() {
-                found.all = true;
+            } else {
+                match pattern.get("uid") {
+                    Some(Value::Binary(uid)) => found.owners.push(uid.bytes.to_vec()),
+                    Some(Value::Null | Value::Undefined) | None => found.all = true,
+                    Some(other) => bail!(
+                        Code::TYPE_MISMATCH,
+                        "BSON field 'KillAllSessionsByPatternCmd.killAllSessionsByPattern.uid' is the wrong type '{}', expected type 'binData'",
+                        other.type_name()
+                    ),
+                }
             }
         }
         Ok(found)
     }
 
-    fn run(self, op: &Request<'a>) -> Result<Reply> {
+    fn run(mut self, op: &Request<'a>) -> Result<Reply> {
+        if !self.owners.is_empty() {
+            let is_one = |owner: Option<&UserName>| {
+                let digest = digest(owner);
+                self.owners.iter().any(|wanted| *wanted == digest)
+            };
+            self.ids.extend(op.role.sessions().those(&is_one));
+        }
         kill(op, (!self.all).then_some(&self.ids))?;
         Ok(Reply::ok())
     }
 }
 
 /// `{user: ..., db: ...}`, an entry of `killAllSessions`.
-fn check_user(user: RawDoc<'_>) -> Result<()> {
+fn user(entry: RawDoc<'_>) -> Result<UserName> {
     const PLACE: &str = "KillAllSessionsCmd.killAllSessions";
     let mut missing = vec!["user", "db"];
-    for field in user.iter() {
+    for field in entry.iter() {
         match (field.key(), field.value()) {
             ("user" | "db", Value::Null | Value::Undefined) => {}
             (name @ ("user" | "db"), Value::String(_)) => missing.retain(|other| *other != name),
@@ -163,8 +185,16 @@ fn check_user(user: RawDoc<'_>) -> Result<()> {
     }
     match missing.first() {
         Some(name) => bail!(40414, "BSON field '{PLACE}.{name}' is missing but a required field"),
-        None => Ok(()),
+        None => {
+            let text = |name| entry.get(name).and_then(|value| value.as_str()).unwrap_or_default();
+            Ok(UserName::new(text("user"), text("db")))
+        }
     }
+}
+
+/// By what the `uid` of sessions names a user, or nobody.
+fn digest(owner: Option<&UserName>) -> Vec<u8> {
+    Mechanism::Sha256.hash(owner.map(UserName::to_string).unwrap_or_default().as_bytes())
 }
 
 /// Kills these sessions, or all; the session of this very command goes on.

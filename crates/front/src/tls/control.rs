@@ -84,6 +84,14 @@ pub fn write_status(front: &Front, doc: &mut Doc<'_>) {
     doc.append("SSLServerCertificateExpirationDate", Value::DateTime(own.until.saturating_mul(1000)));
 }
 
+/// `transportSecurity`: how many connections speak each version; of the older ones none.
+pub fn write_versions(front: &Front, doc: &mut Doc<'_>) {
+    doc.append("1.0", 0i64).append("1.1", 0i64);
+    crate::status::put(doc, "1.2", &front.metrics.tls_1_2);
+    crate::status::put(doc, "1.3", &front.metrics.tls_1_3);
+    doc.append("unknown", 0i64);
+}
+
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
 /// Tells of a certificate that ends soon: now, and once a day.

@@ -23,6 +23,7 @@ const SECTIONS: &[Section<Router>] = &[
     ("security", |router, doc| sheaf_front::tls::control::write_status(router, doc)),
     ("sharding", sharding),
     ("shardingStatistics", sharding_statistics),
+    ("transportSecurity", |router, doc| sheaf_front::tls::control::write_versions(router, doc)),
 ];
 
 /// `{serverStatus: 1, <section>: 0}`.

@@ -72,6 +72,11 @@ impl SessionRegistry for Router {
         self.sessions.get(id).is_some_and(|session| session.owner().is_some_and(|owner| owner != user))
     }
 
+    fn those(&self, of: &dyn Fn(Option<&UserName>) -> bool) -> Vec<LogicalSessionId> {
+        let all = self.sessions.list();
+        all.iter().filter(|session| of(session.owner())).map(|session| session.id).collect()
+    }
+
     /// Their operations are stopped, their cursors closed; they are forgotten here and, as far as these answer, on the shards.
     fn end(&self, ids: &[LogicalSessionId]) {
         let ended: HashSet<_> = ids.iter().copied().collect();

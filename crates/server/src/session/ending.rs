@@ -151,6 +151,11 @@ impl SessionRegistry for Node {
         self.sessions.get(id).is_some_and(|session| session.owner().is_some_and(|owner| owner != user))
     }
 
+    fn those(&self, of: &dyn Fn(Option<&UserName>) -> bool) -> Vec<LogicalSessionId> {
+        let all = self.sessions.list();
+        all.iter().filter(|session| of(session.owner())).map(|session| session.id).collect()
+    }
+
     /// Their operations are stopped, their transactions aborted, their cursors closed; they are forgotten.
     fn end(&self, ids: &[LogicalSessionId]) {
         let known: Vec<_> = ids.iter().filter_map(|id| self.sessions.get(*id)).collect();

@@ -48,6 +48,7 @@ const SECTIONS: &[Section<Node>] = &[
     ("sheaf", engine),
     ("storageEngine", storage_engine),
     ("transactions", transactions),
+    ("transportSecurity", |node, doc| sheaf_front::tls::control::write_versions(node, doc)),
     ("wiredTiger", wired_tiger),
 ];
 

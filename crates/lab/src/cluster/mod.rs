@@ -12,6 +12,7 @@ pub mod links;
 mod names;
 mod process;
 mod record;
+mod secrets;
 mod secured;
 mod sharded;
 mod show;
@@ -19,3 +20,4 @@ mod up;
 
 pub use cli::{Cluster, cluster};
 pub use links::{Cut, Links};
+pub use secrets::Secrets;

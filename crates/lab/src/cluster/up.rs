@@ -12,7 +12,8 @@ use super::cli::UpArgs;
 use super::control::{Control, check_path};
 use super::process::Lasting;
 use super::record::{LinksRecord, Member, Record, is_unfinished};
-use super::secured::{self, Secured};
+use super::secrets;
+use super::secured::Secured;
 use super::sharded::{self, Shape};
 use super::{down, faults};
 use crate::client::Connection;
@@ -238,7 +239,7 @@ fn start_all(record: &mut Record, arguments: &UpArgs, journal: &Journal, stop: &
     // Before there is anything else, so that whoever comes knows what that is.
     record.save()?;
     if let Some(secured) = &record.secured {
-        secured::make(&record.folder, secured.tls)?;
+        secrets::make(&record.folder, secured.tls)?;
     }
     for number in 0..record.members.len() {
         let data = record.data(number);

@@ -18,7 +18,9 @@ pub use overrides::Overrides;
 pub use ready::{Ready, ready, ready_by_name};
 pub use settings::Settings;
 pub use time::Time;
-pub use variation::{Axis, AxisValue, Centres, Distance, Length, Phases, ServerOptions, Topology, Variation};
+pub use variation::{
+    Axis, AxisValue, Centres, Distance, Length, Phases, SecuredBy, ServerOptions, Topology, Variation,
+};
 
 use crate::error::{Error, Result};
 use crate::workload;

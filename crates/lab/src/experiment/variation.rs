@@ -102,6 +102,16 @@ impl Distance {
     }
 }
 
+/// By what servers and clients prove to each other who they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SecuredBy {
+    /// By a key that all have: clients log in, links between members are authenticated.
+    Key,
+    /// The same, over TLS.
+    Tls,
+}
+
 /// How the servers are started. What is left out is left to the server.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -112,6 +122,8 @@ pub struct ServerOptions {
     pub cache_gb: Option<f64>,
     /// Megabytes: `--oplogSize`.
     pub oplog_mb: Option<u64>,
+    /// `--keyFile`, and TLS: of files that are made for the run.
+    pub secured: Option<SecuredBy>,
     /// `--setParameter`.
     #[serde(default)]
     pub parameters: BTreeMap<String, serde_yaml_ng::Value>,
@@ -198,6 +210,7 @@ impl ServerOptions {
             journal: self.journal.or(base.journal),
             cache_gb: self.cache_gb.or(base.cache_gb),
             oplog_mb: self.oplog_mb.or(base.oplog_mb),
+            secured: self.secured.or(base.secured),
             parameters,
             flags: self.flags.clone().or_else(|| base.flags.clone()),
         }

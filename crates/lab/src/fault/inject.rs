@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use sheaf_bson::{doc, json};
 
 use super::{Fault, FaultPlan, Kind, Whom};
-use crate::client::{Connection, ConnectionString};
+use crate::client::Connection;
 use crate::cluster::Cut;
 use crate::error::{Error, Result};
 use crate::journal::Journal;
@@ -186,7 +186,7 @@ impl<'a> Injector<'a> {
         };
         let address = &self.running.members[member].address;
         let part = self.running.members[member].part;
-        let role = role(part, &fault.whom, address);
+        let role = role(part, &fault.whom, || ask(self.running.access.direct(address)));
         let role = role.as_str();
         let seconds = fault.length.as_secs_f64();
         let process = self.running.processes.get(member);
@@ -277,7 +277,7 @@ impl<'a> Injector<'a> {
         let command = doc! { "replSetStepDown": seconds, "secondaryCatchUpPeriodSecs": wait };
         let text = json::to_json(command.as_raw(), json::Style::Relaxed);
         self.journal.note(address, format!("use admin; db.runCommand({text})"));
-        let mut to = ConnectionString::direct(address);
+        let mut to = self.running.access.direct(address);
         (to.connect_timeout, to.socket_timeout) = (Duration::from_secs(2), Duration::from_secs(15));
         let outcome = Connection::open(address, &to)
             .and_then(|mut connection| connection.command("admin", &command).map(drop));
@@ -333,13 +333,13 @@ impl<'a> Injector<'a> {
 }
 
 /// What a member is, for the record. Who was looked for as the primary is not asked again: it might be slow to answer.
-fn role(part: Part, whom: &Whom, address: &str) -> String {
+fn role(part: Part, whom: &Whom, ask: impl FnOnce() -> State) -> String {
     let role = match whom {
         _ if part == Part::Router => return ", a router,".to_owned(),
         Whom::Primary => "the primary",
         Whom::Secondary(_) => "a secondary",
         Whom::Arbiter => "an arbiter",
-        Whom::Any(_) | Whom::Members(_) => match ask(ConnectionString::direct(address)) {
+        Whom::Any(_) | Whom::Members(_) => match ask() {
             State::Primary(_) => "the primary",
             State::Secondary => "a secondary",
             State::Arbiter => "an arbiter",

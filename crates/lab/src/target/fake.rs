@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use sheaf_bson::{DocBuf, doc};
 use sheaf_wire::{HEADER_LEN, Header, REPLY_HEAD};
 
-use super::{Member, Process, Running};
+use super::{Access, Member, Process, Running};
 use crate::client::ConnectionString;
 use crate::cluster::Links;
 use crate::database::Database;
@@ -84,6 +84,7 @@ pub(crate) fn running(count: usize, folder: &Path, journal: &Journal) -> (Runnin
     let addresses: Vec<_> = fakes.iter().map(|fake| fake.address.parse().unwrap()).collect();
     let running = Running {
         database: Database::MongoDb(ConnectionString::direct(&fakes[0].address)),
+        access: Access::default(),
         name: "fake 1".into(),
         processes: fakes.iter().enumerate().map(process).collect(),
         nodes: fakes.iter().map(|fake| fake.address.clone()).collect(),

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use sheaf_bson::{DocBuf, doc, json};
 
-use super::{LaunchOptions, Member, Process, Running, name_of};
+use super::{Access, LaunchOptions, Member, Process, Running, name_of};
 use crate::client::{Client, Connection, ConnectionString};
 use crate::cluster::Links;
 use crate::database::Database;
@@ -45,6 +45,7 @@ pub(super) fn bring_up(
     let links = links(program, variation, &servers, &addresses)?;
     let mut running = Running {
         database: Database::MongoDb(ConnectionString::direct("")),
+        access: Access::make(variation.server.secured, &options.data)?,
         name: String::new(),
         processes: Vec::new(),
         nodes: Vec::new(),
@@ -76,7 +77,7 @@ pub(super) fn bring_up(
         routed: sharded,
         replica_set: set.filter(|_| !sharded).map(str::to_owned),
         hosts,
-        ..ConnectionString::direct("")
+        ..running.access.direct("")
     };
     running.name = name_of(&mut Client::connect(&to)?)?;
     running.database = Database::MongoDb(to);
@@ -138,14 +139,14 @@ impl Launch<'_> {
             let set = if part == Part::Set { self.set.map(str::to_owned) } else { part.set_name() };
             let place =
                 Place { part, set, config: &config, number: *number, address: addresses[*number], peers };
-            let process = start(self.program, self.server, &place, self.options, self.journal)?;
+            let process = start(self, &running.access, &place)?;
             let data = part.is_set().then(|| process.data.clone());
             running.members.push(Member { address: process.address.clone(), part, arbiter, data });
             running.processes.push(process);
         }
         for number in which {
             let process = &running.processes[*number];
-            let to = ConnectionString::direct(&process.address);
+            let to = running.access.direct(&process.address);
             process.wait_until(self.stop, || {
                 Connection::open(&process.address, &to).is_ok_and(|mut connection| connection.hello().is_ok())
             })?;
@@ -159,7 +160,7 @@ impl Launch<'_> {
         for part in running.parts() {
             let members: Vec<Member> =
                 running.of_part(part).iter().map(|at| running.members[*at].clone()).collect();
-            initiate(&of(part), &members, part, journaled, self.journal)?;
+            initiate(&of(part), &running.access, &members, part, journaled, self.journal)?;
         }
         running.parts().into_iter().try_for_each(|part| running.wait_for_part(part, FORMATION, self.stop))
     }
@@ -170,7 +171,7 @@ impl Launch<'_> {
         let Some(first) = routers.first().map(|at| running.members[*at].address.clone()) else {
             return Ok(());
         };
-        let mut router = Connection::open(&first, &ConnectionString::direct(&first))?;
+        let mut router = Connection::open(&first, &running.access.direct(&first))?;
         let shards = running.parts().into_iter().filter(|part| matches!(part, Part::Shard(_)));
         let mut commands: Vec<DocBuf> =
             shards.map(|part| doc! { "addShard": set_address(running, part).as_str() }).collect();
@@ -262,13 +263,8 @@ struct Place<'a> {
     peers: Option<String>,
 }
 
-fn start(
-    program: &Program,
-    server: &ServerOptions,
-    place: &Place<'_>,
-    options: &LaunchOptions,
-    journal: &Journal,
-) -> Result<Process> {
+fn start(launch: &Launch<'_>, access: &Access, place: &Place<'_>) -> Result<Process> {
+    let Launch { program, server, options, journal, .. } = launch;
     // A name of its own for each, also when several runs share the folder.
     let data = tempfile::Builder::new()
         .prefix(&format!("sheaf-lab-{}-", place.number))
@@ -280,6 +276,7 @@ fn start(
     let mut command = Command::new(binary);
     command.args(arguments);
     command.args(["--port", &port.to_string(), "--bind_ip", "127.0.0.1", "--nounixsocket"]);
+    command.args(&access.flags);
     if place.part == Part::Router {
         // What the experiment says of servers is about those that keep data.
         command.args(["--configdb", place.config]);
@@ -332,13 +329,20 @@ pub(crate) fn configuration(set: &str, members: &[(String, bool)], part: Part, j
 }
 
 /// Makes the servers a replica set.
-fn initiate(set: &str, members: &[Member], part: Part, journaled: bool, journal: &Journal) -> Result<()> {
+fn initiate(
+    set: &str,
+    access: &Access,
+    members: &[Member],
+    part: Part,
+    journaled: bool,
+    journal: &Journal,
+) -> Result<()> {
     let hosts: Vec<(String, bool)> = members.iter().map(|m| (m.address.clone(), m.arbiter)).collect();
     let command = doc! { "replSetInitiate": configuration(set, &hosts, part, journaled).as_raw() };
     let first = &members[0].address;
     let text = json::to_json(command.as_raw(), json::Style::Relaxed);
     journal.note(first, format!("use admin; db.runCommand({text})"));
-    let mut connection = Connection::open(first, &ConnectionString::direct(first))?;
+    let mut connection = Connection::open(first, &access.direct(first))?;
     match connection.command("admin", &command) {
         // AlreadyInitialized: a server may be a set of one from the beginning.
         Err(error) if error.code() != Some(23) => return Err(error.context("replSetInitiate")),

@@ -1,5 +1,6 @@
 //! What an experiment runs on: servers that are started for it, or a deployment that is there already.
 
+mod access;
 #[cfg(test)]
 pub(crate) mod fake;
 mod launch;
@@ -22,6 +23,7 @@ use crate::journal::Journal;
 use crate::part::Part;
 use crate::stop::Stop;
 
+pub use access::Access;
 pub(crate) use launch::configuration;
 pub use process::Process;
 pub(crate) use process::{quoted, shell_text};
@@ -132,6 +134,8 @@ pub struct Member {
 pub struct Running {
     /// How to reach it.
     pub database: Database,
+    /// How to reach each of its servers.
+    pub access: Access,
     /// "sheaf 0.1.0", "mongod 8.2.1", "PostgreSQL 15.18".
     pub name: String,
     /// The servers that were started; empty for a deployment that was there.
@@ -192,6 +196,7 @@ pub fn bring_up(
         Target::Postgres => postgres::bring_up(options, journal, stop),
         Target::PostgresAt(url) => Ok(Running {
             database: Database::PostgreSql(url.clone()),
+            access: Access::default(),
             name: "PostgreSQL".to_owned(),
             processes: Vec::new(),
             nodes: Vec::new(),
@@ -221,6 +226,7 @@ fn attach(to: &ConnectionString) -> Result<Running> {
     }
     Ok(Running {
         database: Database::MongoDb(ConnectionString { routed, ..to.clone() }),
+        access: Access::of(to),
         name,
         processes: Vec::new(),
         nodes,

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::process::shell_text;
-use super::{LaunchOptions, Process, Running};
+use super::{Access, LaunchOptions, Process, Running};
 use crate::database::Database;
 use crate::error::{Error, Result};
 use crate::journal::Journal;
@@ -46,6 +46,7 @@ pub(super) fn bring_up(options: &LaunchOptions, journal: &Journal, stop: &Stop) 
     let version = version(&binaries);
     Ok(Running {
         database: Database::PostgreSql(url),
+        access: Access::default(),
         name: version,
         nodes: vec![address],
         processes: vec![process],

@@ -69,7 +69,7 @@ impl Running {
         };
         let asked: Vec<&str> =
             self.members.iter().map(|member| member.address.as_str()).filter(|address| up(address)).collect();
-        let mut answers = ask_all(asked.iter().map(|address| ConnectionString::direct(address))).into_iter();
+        let mut answers = ask_all(asked.iter().map(|address| self.access.direct(address))).into_iter();
         let answer = |address: &str| {
             if asked.contains(&address) { answers.next().unwrap_or(State::Away) } else { State::Away }
         };

@@ -4,10 +4,10 @@
 
 use libfuzzer_sys::fuzz_target;
 use sheaf_bson::{Bump, DocBuf, MAX_DEPTH, ObjectId, RawDoc, Timestamp, Value, validate};
+use sheaf_collation::Collation;
 use sheaf_expr::{Deps, Env, ParseCx};
 use sheaf_fuzz::generate::{Choices, DEPTH};
 use sheaf_fuzz::language::Kind;
-use sheaf_query::collation::Collation;
 use sheaf_query::diff::{apply_diff, diff};
 use sheaf_query::matcher::{MatchDetails, Matcher};
 use sheaf_query::projection::{Mode, Projection};

@@ -16,7 +16,9 @@ fuzz_target!(|data: &[u8]| {
         Err(_) => stored,
     };
     let predicates = asked.iter().flat_map(|element| {
-        [Kind::Within, Kind::Intersects].into_iter().filter_map(move |kind| Predicate::parse(kind, element).ok())
+        [Kind::Within, Kind::Intersects]
+            .into_iter()
+            .filter_map(move |kind| Predicate::parse(kind, element).ok())
     });
     let predicates: Vec<Predicate> = predicates.collect();
     let _ = Near::parse(asked);
@@ -25,7 +27,10 @@ fuzz_target!(|data: &[u8]| {
             let mut keys = Vec::new();
             let indexed = indexing.put_keys(value, stored, &mut keys).is_ok();
             for predicate in &predicates {
-                let (Ok(passes), Some(ranges)) = (predicate.matches(value), indexing.ranges(predicate)) else { continue };
+                let (Ok(passes), Some(ranges)) = (predicate.matches(value), indexing.ranges(predicate))
+                else {
+                    continue;
+                };
                 let seen = keys.iter().any(|key| ranges.iter().any(|(low, high)| low <= key && key <= high));
                 assert!(!passes || !indexed || seen, "a match that the index does not look at");
             }

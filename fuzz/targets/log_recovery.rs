@@ -6,7 +6,7 @@ use std::fs::{self, OpenOptions};
 use std::io::Write;
 
 use libfuzzer_sys::fuzz_target;
-use sheaf_log::{Log, Options, OpTime};
+use sheaf_log::{Log, OpTime, Options};
 
 fuzz_target!(|data: &[u8]| {
     let Some((kind, data)) = data.split_first() else { return };

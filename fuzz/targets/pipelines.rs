@@ -3,11 +3,12 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use sheaf_aggregate::{BoxSource, Documents, Namespace, Pipeline, RunCx, RunOptions};
+use sheaf_aggregate::{Namespace, Pipeline};
 use sheaf_bson::{DocBuf, Value, validate};
 use sheaf_expr::ParseCx;
 use sheaf_fuzz::generate::{Choices, DEPTH};
 use sheaf_fuzz::memory::Memory;
+use sheaf_rows::{Cx, Limits, Operator, pull};
 
 /// Documents that are pulled at most.
 const PULLS: usize = 200;
@@ -41,17 +42,18 @@ fn run(pipeline: &Pipeline, documents: &[DocBuf]) {
     let _ = pipeline.dependencies_from(0);
     pipeline.foreign_namespaces(&mut Vec::new());
     let database = Memory::new(documents.to_vec());
-    let input: BoxSource = Box::new(Documents::new(documents.to_vec()));
-    let mut source = pipeline.open(input);
-    let options = RunOptions { stage_memory_bytes: 1 << 20, allow_disk_use: false, now_millis: 0 };
-    let mut cx = RunCx::new(&database, options);
+    let mut source = pipeline.open(database.input(), &database.shared());
+    let limits = Limits { memory_bytes: 1 << 20, allow_disk_use: false, now_millis: 0 };
+    let go_on = || Ok(());
+    let mut cx = Cx::new(limits, &go_on);
     for _ in 0..PULLS {
-        match source.next(&mut cx) {
-            Ok(Some(document)) => {
+        match pull(&mut source, &mut cx) {
+            Ok(true) => {
+                let document = source.row().document();
                 assert_eq!(validate(document.as_bytes(), 1000), Ok(document.as_bytes().len()));
             }
-            Ok(None) => {
-                assert!(matches!(source.next(&mut cx), Ok(None)), "a source that ended goes on");
+            Ok(false) => {
+                assert!(matches!(pull(&mut source, &mut cx), Ok(false)), "a source that ended goes on");
                 return;
             }
             Err(_) => return,

@@ -61,7 +61,11 @@ fn any_message(data: &[u8]) {
     assert_eq!(Envelope::sender(data), Some(message.from));
     let mut before = None;
     for (at, time, payload) in message.entries() {
-        assert!(before.is_none_or(|(term, index, earlier)| term <= at.term && index + 1 == at.index && earlier < time));
+        assert!(
+            before.is_none_or(|(term, index, earlier)| term <= at.term
+                && index + 1 == at.index
+                && earlier < time)
+        );
         before = Some((at.term, at.index, time));
         let _ = sheaf_storage::check_entry(at.term, time, payload);
     }

@@ -47,6 +47,28 @@ try {
   await mongoose.disconnect();
   await server.stop();
 }
+// One that asks for passwords: who connects by a URI with credentials is let in, and has them also in a pool of their own.
+const asking = await MongoMemoryServer.create({
+  instance: patience,
+  auth: { enable: true, customRootName: 'ann', customRootPwd: 'pencil/7731 ß' },
+  binary: { systemBinary: process.env.SHEAF_MONGOD, version: process.env.SHEAF_VERSION },
+});
+try {
+  const login = `ann:${encodeURIComponent('pencil/7731 ß')}`;
+  const uri = (credentials) => `mongodb://${credentials}${asking.instanceInfo.ip}:${asking.instanceInfo.port}/shop?authSource=admin`;
+  await mongoose.connect(uri(`${login}@`));
+  const Note = mongoose.model('Note', new mongoose.Schema({ text: String }));
+  await Note.create({ text: 'known' });
+  assert.equal(await Note.countDocuments(), 1);
+  const wrong = mongoose.createConnection(uri('ann:wrong@'), { serverSelectionTimeoutMS: 20_000 });
+  await assert.rejects(wrong.asPromise(), (error) => error.code === 18);
+  const stranger = await mongoose.createConnection(uri('').replace('?authSource=admin', '')).asPromise();
+  await assert.rejects(stranger.collection('notes').findOne(), (error) => error.code === 13);
+  await stranger.close();
+} finally {
+  await mongoose.disconnect();
+  await asking.stop();
+}
 // A set of three: mongoose runs a transaction on it.
 const members = await MongoMemoryReplSet.create({
   binary: { systemBinary: process.env.SHEAF_MONGOD, version: process.env.SHEAF_VERSION },
@@ -83,5 +105,5 @@ try {
   await members.stop();
 }
 assert.deepEqual(warnings, [], 'mongodb-memory-server warned');
-console.log('mongodb-memory-server + mongoose: 2 passed, 0 failed');
+console.log('mongodb-memory-server + mongoose: 3 passed, 0 failed');
 process.exit(0);

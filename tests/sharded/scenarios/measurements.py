@@ -304,7 +304,53 @@ def definitions_of_measurements(cluster):
         assert stats["sharded"] and set(stats["shards"]) == {"shard0", "shard1"}, stats
         assert client.measureddefs.command("validate", "x")["valid"]
         assert stats["ns"] == "measureddefs.x" and stats["timeseries"]["bucketCount"] == 10, stats
-        refused(238, lambda: client.measureddefs.command("collMod", "x", timeseries={"granularity": "minutes"}))
-        client.measureddefs.command("collMod", "x", expireAfterSeconds=3600 * 24 * 365 * 40)
+        refused(2, lambda: client.measureddefs.command("collMod", "x", timeseries={"granularity": "days"}))
+        client.measureddefs.command("collMod", "x", timeseries={"granularity": "minutes"}, expireAfterSeconds=3600 * 24 * 365 * 40)
+        refused(72, lambda: client.measureddefs.command("collMod", "x", timeseries={"granularity": "seconds"}))
+        entry = client.config.collections.find_one({"_id": "measureddefs.system.buckets.x"})
+        assert entry["timeseriesFields"]["granularity"] == "minutes", entry
+        listed = next(client.measureddefs.list_collections(filter={"name": "x"}))["options"]
+        assert listed["timeseries"]["bucketMaxSpanSeconds"] == 86400 and "expireAfterSeconds" in listed, listed
+        for members in cluster.shards:
+            with members.direct(0) as shard:
+                options = shard.measureddefs["system.buckets.x"].options()
+                assert options["timeseries"]["bucketMaxSpanSeconds"] == 86400 and "expireAfterSeconds" in options, options
         client.drop_database("measureddefs")
         assert client.config.collections.find_one({"_id": "measureddefs.system.buckets.x"}) is None
+
+
+@check
+def longer_spans_beside_writers(cluster):
+    """Where the time is in the shard key, the begin of buckets says where measurements go: routers hear of it when spans change."""
+    with cluster.client() as client:
+        x = measured(client, "measuredspans", {"t": 1})
+        # Where buckets of an hour begin it is another shard's turn than where those of a minute do.
+        cut(client, "measuredspans", {"control.min.t": minute(90)})
+        stop, written = threading.Event(), [[], []]
+
+        def write(router):
+            with cluster.client(router, retryWrites=True) as own:
+                at = 0
+                while not stop.is_set():
+                    many = [{"t": minute((at + n) % 180), "m": n % 3, "v": f"{router}.{at + n}"} for n in range(30)]
+                    own.measuredspans.x.insert_many(many, ordered=at % 60 == 0)
+                    written[router] += [one["v"] for one in many]
+                    at += 30
+
+        threads = [threading.Thread(target=write, args=(router,)) for router in (0, 1)]
+        for thread in threads:
+            thread.start()
+        try:
+            eventually(lambda: min(len(all) for all in written) > 100, "both write")
+            client.measuredspans.command("collMod", "x", timeseries={"granularity": "minutes"})
+            reached = [len(all) for all in written]
+            eventually(lambda: all(len(all_) > before + 100 for all_, before in zip(written, reached)), "both still write")
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join()
+        expected = sorted(written[0] + written[1])
+        assert sorted(found["v"] for found in x.find()) == expected
+        for at in range(0, 180, 7):
+            found = [one["v"] for one in x.find({"t": minute(at)})]
+            assert len(found) == sum(int(v.split(".")[1]) % 180 == at for v in expected), at

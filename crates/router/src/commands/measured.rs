@@ -4,14 +4,14 @@
 
 use std::time::{Duration, Instant};
 
-use sheaf_bson::{DocBuf, RawDoc};
-use sheaf_errors::{Code, Error, Result, bail};
+use sheaf_bson::{DocBuf, Element, RawDoc, Value, doc};
+use sheaf_errors::{Code, Error, Result};
 use sheaf_front::args::Args;
 use sheaf_front::generic::is_generic;
 use sheaf_front::reply::Reply;
 use sheaf_timeseries::{BUCKETS_PREFIX, split_buckets};
 
-use super::RunOnRouter;
+use super::{RunOnRouter, conducted, owners};
 use crate::op::Operation;
 use crate::route::other_namespace;
 
@@ -75,12 +75,6 @@ fn about_buckets<'a>(op: &Operation<'a>) -> Result<Option<RawDoc<'a>>> {
     if !op.buckets_are_sharded(op.db(), name)? {
         return Ok(None);
     }
-    if op.command.name == "collMod" && body.get("timeseries").is_some() {
-        bail!(
-            Code::NOT_IMPLEMENTED,
-            "This version does not change the granularity of a sharded time-series collection"
-        );
-    }
     let rewritten = DocBuf::build(|out| {
         for (at, field) in body.iter().enumerate() {
             match (at, field.key()) {
@@ -92,6 +86,31 @@ fn about_buckets<'a>(op: &Operation<'a>) -> Result<Option<RawDoc<'a>>> {
         out.append("isTimeseriesNamespace", true);
     });
     Ok(Some(RawDoc::new(op.request.arena.alloc_slice_copy(rewritten.as_bytes()))))
+}
+
+/// `collMod`: what buckets span is changed by the conductor, as routers have to know it; the rest on each shard.
+pub fn coll_mod<'a>(args: &mut Args<'a>, op: &Operation<'a>) -> Result<Reply> {
+    let body = op.body();
+    let flag = |name: &str| body.get(name).is_some_and(|flag| flag.truthy());
+    let spans = body.get("timeseries").filter(|_| flag("isTimeseriesNamespace") && !flag("dryRun"));
+    let (Some(spans), Some(buckets)) = (spans, args.own_value().as_str()) else {
+        return owners::change(args, op);
+    };
+    let buckets = op.namespace(buckets);
+    let asked = doc! { "collMod": buckets.as_str(), "timeseries": spans };
+    let changed =
+        op.blocking(|| conducted::ask(op, "_configsvrCollMod", Value::String(&buckets), asked.as_raw()))?;
+    let rest = DocBuf::build(|out| {
+        body.iter()
+            .filter(|field| field.key() != "timeseries")
+            .for_each(|field| _ = out.append_element(field));
+    });
+    let own = |field: &Element<'_>| !is_generic(field.key_bytes()) && field.key() != "isTimeseriesNamespace";
+    if rest.as_raw().iter().filter(own).count() == 1 {
+        return Ok(changed);
+    }
+    op.rewritten.set(Some(RawDoc::new(op.request.arena.alloc_slice_copy(rest.as_bytes()))));
+    owners::change(&mut args_of(op)?, op)
 }
 
 fn args_of<'a>(op: &Operation<'a>) -> Result<Args<'a>> {

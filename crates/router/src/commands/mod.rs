@@ -117,7 +117,7 @@ const HERE: &[(&str, RunOnRouter)] = &[
     ("hello", hello::hello),
     ("isMaster", hello::is_master),
     ("getMore", cursors::get_more),
-    ("collMod", owners::change),
+    ("collMod", measured::coll_mod),
     ("collStats", owners::coll_stats),
     ("create", owners::on_primary),
     ("createIndexes", owners::create_indexes),

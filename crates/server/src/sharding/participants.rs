@@ -91,6 +91,8 @@ pub mod name {
     pub const SAMPLE_FOR: &str = "_shardsvrReshardingSample";
     /// Closes a sharded collection.
     pub const BLOCK: &str = "_shardsvrParticipantBlock";
+    /// Changes what the buckets of a time-series collection span.
+    pub const SET_SPANS: &str = "_shardsvrSetTimeseriesSpans";
     /// Tells change streams what is done to a collection over several shards.
     pub const NOTIFY: &str = "_shardsvrNotifyShardingEvent";
     /// Drops a database, and the placements of its collections.
@@ -417,6 +419,22 @@ pub fn block(node: &Arc<Node>, body: RawDoc<'_>, go_on: Interrupt<'_>) -> Result
                 None => Ok(()),
             }
         })?;
+        Ok(doc! {})
+    })
+}
+
+/// [`name::SET_SPANS`]: of buckets that the shard has.
+pub fn set_spans(node: &Arc<Node>, body: RawDoc<'_>, go_on: Interrupt<'_>) -> Result<DocBuf> {
+    Asked::with(node, body, go_on, |asked| {
+        let uuid = asked.uuid("uuid")?;
+        let (Some(before), Some(next)) =
+            (TimeseriesOptions::of_catalog(asked.document("before")), TimeseriesOptions::of_catalog(body))
+        else {
+            bail!(Code::FAILED_TO_PARSE, "an internal command names no spans");
+        };
+        if asked.collection().is_some_and(|buckets| buckets.uuid == uuid) {
+            timeseries::set_options(node, asked.namespace, &[before], &next, go_on)?;
+        }
         Ok(doc! {})
     })
 }

@@ -170,6 +170,7 @@ on_shards! {
     Swap = name::SWAP, resharding::swap, "puts a collection in the place of another one";
     Retire = name::RETIRE, resharding::retire, "drops a collection whose place another one has taken";
     GiveUpResharding = name::GIVE_UP, resharding::give_up, "drops the collection that was to take another one's place";
+    SetSpans = name::SET_SPANS, participants::set_spans, "changes what buckets span";
     Median = name::MEDIAN, participants::median, "finds where a chunk can be cut";
     Notify = name::NOTIFY, participants::notify, "tells change streams of a collection";
     DropDatabase = name::DROP_DATABASE, participants::drop_database, "drops a database";
@@ -223,6 +224,7 @@ on_config! {
     MoveRange = "_configsvrMoveRange", "moveRange", Conductor::move_range, "moves a range to another shard";
     RefineShardKey = "_configsvrRefineCollectionShardKey", "refineCollectionShardKey", Conductor::refine_shard_key,
         "adds fields to a shard key";
+    ChangeSpans = "_configsvrCollMod", "collMod", Conductor::change_spans, "changes what the buckets of a sharded collection span";
     RenameACollection = "_configsvrRenameCollection", "renameCollection", Conductor::rename_collection,
         "renames a sharded collection";
     TransitionFrom = "_configsvrTransitionFromDedicatedConfigServer", "transitionFromDedicatedConfigServer",

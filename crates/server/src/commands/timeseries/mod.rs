@@ -25,8 +25,8 @@ pub use delete::delete;
 pub use indexes::on_buckets;
 pub use insert::{insert_all, insert_one};
 pub use list::listed_options;
-pub use parts::{buckets, make_view};
-pub use spans::{change_spans, check_spans};
+pub use parts::{buckets, make_view, set_options};
+pub use spans::{PLACE, change_spans, check_spans};
 pub use update::{UpdateParts, update};
 
 /// A time-series collection that is written to.

@@ -1,9 +1,10 @@
 //! The two parts of a time-series collection, as whoever makes one makes them.
 
-use sheaf_bson::DocBuf;
-use sheaf_errors::{Code, Error, Result};
-use sheaf_storage::{CreateCollection, Interrupt, OpTime};
-use sheaf_timeseries::{TimeseriesOptions, bucket_id_index, default_index};
+use sheaf_bson::{DocBuf, Value};
+use sheaf_errors::{Code, Error, Result, bail};
+use sheaf_exec::ddl::collection_options::with_changes;
+use sheaf_storage::{Collection, CollectionChange, CreateCollection, Interrupt, OpTime};
+use sheaf_timeseries::{TimeseriesOptions, bucket_id_index, default_index, split_buckets, unpack_stage};
 
 use crate::commands::ddl::{names, views};
 use crate::node::Node;
@@ -42,4 +43,37 @@ pub fn make_view(node: &Node, namespace: &str, options: &DocBuf, interrupt: Inte
         made => _ = made?,
     }
     views::follow(node.engine(), namespace, interrupt)
+}
+
+/// Gives buckets, and the view on them where this server has it, other options; `known`: those that they may have had before.
+///
+/// Errors: `ConflictingOperationInProgress`, if they have others.
+pub fn set_options(
+    node: &Node,
+    buckets: &str,
+    known: &[TimeseriesOptions],
+    next: &TimeseriesOptions,
+    interrupt: Interrupt<'_>,
+) -> Result<OpTime> {
+    let _turn = views::turn(node, interrupt)?;
+    let (timeseries, pipeline) = (next.to_doc(), unpack_stage(next));
+    let options = |now: &Collection, changes: &[(&str, Value<'_>)]| {
+        let has = TimeseriesOptions::of_catalog(now.options.as_raw());
+        if !has.is_some_and(|has| has == *next || known.contains(&has)) {
+            bail!(Code::CONFLICTING_OPERATION_IN_PROGRESS, "{} was changed meanwhile", now.namespace);
+        }
+        let options = Some(with_changes(now.options.as_raw(), changes));
+        Ok(CollectionChange { options, ..CollectionChange::default() })
+    };
+    let timeseries = ("timeseries", Value::Document(timeseries.as_raw()));
+    let position =
+        node.engine().coll_mod(buckets, &|now: &Collection| options(now, &[timeseries]), interrupt)?;
+    let Some((db, name)) = split_buckets(buckets) else { return Ok(position) };
+    let view = format!("{db}.{name}");
+    if !node.catalog().collection(&view).is_some_and(|view| view.is_timeseries()) {
+        return Ok(position);
+    }
+    let pipeline = ("pipeline", Value::Array(pipeline.as_raw()));
+    node.engine().coll_mod(&view, &|now: &Collection| options(now, &[pipeline, timeseries]), interrupt)?;
+    views::follow(node.engine(), &view, interrupt)
 }

@@ -7,7 +7,7 @@ use sheaf_errors::{Code, Error, Result};
 use sheaf_storage::Interrupt;
 
 use super::ddl::{DDL, Phase, name_of, text};
-use super::{Conductor, db_of, drop, move_primary, refine, rename, reshard, shard_collection};
+use super::{Conductor, db_of, drop, move_primary, refine, rename, reshard, shard_collection, spans};
 use crate::sharding::turns::Turn;
 
 /// How long what failed waits before it is tried again, at first and at most.
@@ -85,6 +85,7 @@ impl Conductor {
     /// One phase. What may pass is an error; what cannot be is [`Phase::Refused`], or a phase that takes back what was done.
     fn phase(&self, at: RawDoc<'_>, go_on: Interrupt<'_>) -> Result<Phase> {
         match text(at, "op") {
+            "collMod" => spans::phase(self, at, go_on),
             "drop" => drop::phase(self, at, go_on),
             "dropDatabase" => drop::database_phase(self, at, go_on),
             "movePrimary" => move_primary::phase(self, at, go_on),

@@ -29,6 +29,7 @@ mod settings;
 mod settings_rules;
 mod shard_collection;
 mod shards;
+mod spans;
 mod watch;
 mod window;
 mod wishes;

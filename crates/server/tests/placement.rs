@@ -4,7 +4,7 @@ mod support;
 
 use std::time::{Duration, Instant};
 
-use sheaf_bson::{Binary, DocBuf, DocWriter, RawDoc, Timestamp, Value, doc};
+use sheaf_bson::{ArrayBuf, Binary, DocBuf, DocWriter, RawDoc, Timestamp, Value, doc};
 use sheaf_server::options::ClusterRole;
 use sheaf_storage::{CreateCollection, Uuid};
 use support::{Connection, Server, number};
@@ -129,6 +129,59 @@ fn commands() -> Vec<DocBuf> {
         doc! { "listIndexes": "c", "$db": "t" },
         doc! { "dropIndexes": "c", "index": "b", "$db": "t" },
     ]
+}
+
+/// One command of each kind that changes what a collection is.
+fn definitions() -> Vec<DocBuf> {
+    vec![
+        doc! { "createIndexes": "c", "indexes": [{ "key": { "b": 1 }, "name": "b" }], "$db": "t" },
+        doc! { "collMod": "c", "validationLevel": "moderate", "$db": "t" },
+        doc! { "dropIndexes": "c", "index": "z", "$db": "t" },
+        doc! { "renameCollection": "t.c", "to": "t.d", "$db": "admin" },
+        doc! { "convertToCapped": "c", "size": 4096, "$db": "t" },
+        doc! { "drop": "c", "$db": "t" },
+    ]
+}
+
+/// What the conductor of a change over all shards has closed, or a move of the database, nobody else changes.
+#[test]
+fn what_is_closed_is_not_changed_behind_the_conductor_s_back() {
+    const CONFLICTING: i64 = 117;
+    const STALE_DATABASE: i64 = 249;
+    let mut shard = Shard::start();
+    shard.make();
+    for key in ["a", "z"] {
+        let index = doc! { "key": { (key): 1 }, "name": key };
+        shard.ok(doc! { "createIndexes": "c", "indexes": [index.as_raw()], "$db": "t" });
+    }
+    let drop_database = || doc! { "dropDatabase": 1, "$db": "t" };
+    shard.place_as(Timestamp(1), &doc! { "owned": &ArrayBuf::new() });
+    for command in definitions() {
+        assert_eq!(shard.code(command.clone()), CONFLICTING, "closed: {command:?}");
+        if command.as_raw().get("renameCollection").is_none() {
+            assert_eq!(shard.code(with(&command, &unsharded())), STALE, "a router: {command:?}");
+        }
+    }
+    assert_eq!(shard.code(drop_database()), CONFLICTING);
+    shard.ok(doc! { "delete": "placements", "deletes": [{ "q": {}, "limit": 0 }], "$db": "config" });
+    let home = |state: &str| {
+        let update = doc! { "q": { "_id": "t" }, "u": { "_id": "t", "state": state }, "upsert": true };
+        doc! { "update": "databaseHomes", "updates": [update.as_raw()], "$db": "config" }
+    };
+    shard.ok(home("leaving"));
+    for command in definitions() {
+        assert_eq!(shard.code(command.clone()), CONFLICTING, "leaving: {command:?}");
+        if command.as_raw().get("renameCollection").is_none() {
+            assert_eq!(shard.code(with(&command, &unsharded())), STALE_DATABASE, "a router: {command:?}");
+        }
+    }
+    assert_eq!(shard.code(drop_database()), CONFLICTING);
+    shard.ok(home("here"));
+    for command in definitions().drain(..3) {
+        shard.ok(command);
+    }
+    shard.ok(doc! { "drop": "c", "$db": "t" });
+    shard.ok(drop_database());
 }
 
 #[test]

@@ -60,12 +60,41 @@ impl Operation<'_> {
     /// Errors: `StaleDbVersion`.
     pub(crate) fn check_home_now(&self, db: &str) -> Result<()> {
         self.check_not_dropped(db)?;
+        self.check_not_away(db)
+    }
+
+    /// The same as far as this shard knows it, where nobody can be asked.
+    ///
+    /// Errors: `StaleDbVersion`.
+    pub(crate) fn check_not_away(&self, db: &str) -> Result<()> {
+        if is_away(&self.home_state(db)?) { Err(stale_database(db)) } else { Ok(()) }
+    }
+
+    /// Whether a client that is connected to this shard may change collections of a database: not while that moves.
+    ///
+    /// Errors: `ConflictingOperationInProgress`.
+    pub(crate) fn check_home_for_client(&self, db: &str) -> Result<()> {
+        match &*self.home_state(db)? {
+            "leaving" | "arriving" => {
+                bail!(
+                    Code::CONFLICTING_OPERATION_IN_PROGRESS,
+                    "database {db} moves to another shard: try again, through a router (mongos)"
+                )
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The newest state of a database that has ever moved; empty of any other.
+    fn home_state(&self, db: &str) -> Result<String> {
         let catalog = self.catalog();
-        let Some(homes) = catalog.collection(HOMES).filter(|homes| homes.count() > 0) else { return Ok(()) };
+        let Some(homes) = catalog.collection(HOMES).filter(|homes| homes.count() > 0) else {
+            return Ok(String::new());
+        };
         let key = homes.record_key(Value::String(db))?;
         let state = self.engine().get(homes, &key)?;
         let state = state.as_ref().and_then(|known| RawDoc::new(known).get("state")?.as_str());
-        if state.is_some_and(is_away) { Err(stale_database(db)) } else { Ok(()) }
+        Ok(state.unwrap_or_default().to_owned())
     }
 }
 

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use sheaf_bson::{DocBuf, Timestamp, Value};
-use sheaf_errors::{Code, Error, Result};
+use sheaf_errors::{Code, Error, Result, bail};
 use sheaf_exec::run::{Ownership, Reads};
 use sheaf_front::generic::ShardVersion;
 use sheaf_shard::ClusterTime;
-use sheaf_shard::placement::{Belief, Ranges, Version};
+use sheaf_shard::placement::{Belief, CLOSED, Ranges, Version};
 use sheaf_storage::{Collection, View};
 
 use super::ShardServer;
@@ -146,12 +146,19 @@ impl<'a> Operation<'a> {
         Err(self.stale(namespace, received, placed, why))
     }
 
-    /// Checks, when nothing can change any more, that a collection which a router takes for one that is not sharded has not become one.
-    ///
-    /// Errors: `StaleConfig`.
-    pub(crate) fn check_plain(&self, collection: &Collection) -> Result<()> {
+    /// A version that the request came with, for whatever namespace; `None`: a client speaks to the shard directly.
+    fn any_version(&self) -> Option<ShardVersion> {
         let several = || self.shard_versions.borrow().first().map(|(_, version)| *version);
-        let Some(received) = self.generic.shard_version.or_else(several) else { return Ok(()) };
+        self.generic.shard_version.or_else(several)
+    }
+
+    /// Checks, when nothing can change any more, that a collection which a router takes for one that is not sharded has not become one, and
+    /// that the collection is open.
+    ///
+    /// Errors: `StaleConfig`; those of [`Operation::check_open`].
+    pub(crate) fn check_plain(&self, collection: &Collection) -> Result<()> {
+        self.check_open(collection)?;
+        let Some(received) = self.any_version() else { return Ok(()) };
         match self.placed(collection)? {
             Some(placed) => {
                 Err(self.stale(&collection.namespace, received, Some(&placed), "it is being sharded"))
@@ -171,6 +178,33 @@ impl<'a> Operation<'a> {
                 format!(
                     "this shard does not own the document's shard key in {namespace}: write through a router (mongos)"
                 ),
+            ),
+        }
+    }
+
+    /// Checks, when nothing can change any more, that a collection is open to changes of what it is: while it is being sharded, moved,
+    /// renamed or dropped over the cluster, only the conductor of that may change it. A router comes again; a client that is connected to
+    /// the shard itself is told.
+    ///
+    /// Errors: `StaleConfig`, `StaleDbVersion`; `ConflictingOperationInProgress` for clients.
+    pub(crate) fn check_open(&self, collection: &Collection) -> Result<()> {
+        if self.node.sharding().is_none() || matches!(collection.db(), "admin" | "config" | "local") {
+            return Ok(());
+        }
+        let namespace = &collection.namespace;
+        let placed = self.placed(collection)?;
+        self.check_version(namespace, Some(collection), placed.as_deref())?;
+        match (placed, self.any_version()) {
+            // Whether it was dropped was asked before: nobody is asked while the collection's writers wait.
+            (None, Some(_)) => self.check_not_away(collection.db()),
+            (None, None) => self.check_home_for_client(collection.db()),
+            (Some(placed), _) if placed.placement.version.lastmod != CLOSED => Ok(()),
+            (Some(placed), Some(received)) => {
+                Err(self.stale(namespace, received, Some(&placed), "it is closed"))
+            }
+            (Some(_), None) => bail!(
+                Code::CONFLICTING_OPERATION_IN_PROGRESS,
+                "{namespace} is closed while it is changed on all shards: try again, through a router (mongos)"
             ),
         }
     }

@@ -151,7 +151,8 @@ impl CollMod<'_> {
     fn apply(&self, op: &Operation<'_>, namespace: &str, unique: Option<Reply>) -> Result<Reply> {
         let check = |now: &Collection| {
             names::check_uuid(&op.catalog(), namespace, self.uuid)?;
-            names::refuse_view(now)
+            names::refuse_view(now)?;
+            op.check_open(now)
         };
         let builds = unique.is_some();
         if let Some(wish) = self.index.as_ref().filter(|_| builds) {
@@ -334,6 +335,7 @@ impl CollMod<'_> {
             };
             let source = self.view_on.unwrap_or(source);
             let pipeline = self.pipeline.unwrap_or(pipeline.as_raw());
+            op.check_open(now)?;
             check_view(op, &op.catalog(), &now.namespace, source, pipeline)?;
             let changes = [("viewOn", Value::String(source)), ("pipeline", Value::Array(pipeline))];
             let next = options::with_changes(now.options.as_raw(), &changes);

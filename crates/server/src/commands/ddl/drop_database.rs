@@ -45,14 +45,20 @@ impl<'a> Command<'a, Operation<'a>> for DropDatabase {
         if matches!(op.db(), "admin" | "config" | "local") {
             bail!(Code::ILLEGAL_OPERATION, "Dropping the '{}' database is prohibited.", op.db());
         }
+        let stop = op.interrupter();
+        // Whoever moves the database to another shard has this turn while it closes it.
+        let _turn = op.node().ddl_turns.take(op.db(), &|| stop.check())?;
         if let Some(sharding) = op.node().sharding() {
             sharding.note_drop(op.db());
         }
         if !op.catalog().has_database(op.db()) {
             return Ok(Reply::ok());
         }
-        let (stop, dropping) = (op.interrupter(), audited::Dropping::of(op));
-        let check = |collections: &[&Collection]| dropping.begin(collections);
+        let dropping = audited::Dropping::of(op);
+        let check = |collections: &[&Collection]| {
+            collections.iter().try_for_each(|collection| op.check_open(collection))?;
+            dropping.begin(collections)
+        };
         let position = op.engine().drop_database(op.db(), &check, Told::Here, &|| stop.check())?;
         op.note_commit(position);
         dropping.done();

@@ -99,6 +99,7 @@ impl<'a> DropIndexes<'a> {
         let choose = |now: &Collection| {
             names::check_uuid(&op.catalog(), &namespace, self.uuid)?;
             names::refuse_view(now)?;
+            op.check_open(now)?;
             were.set(now.indexes.len() as i32 - hidden);
             let chosen = self.choose(op, now)?;
             gone.replace(chosen.clone());

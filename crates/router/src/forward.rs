@@ -252,15 +252,19 @@ pub fn reply(op: &Operation<'_>, target: &Target, answer: &Answer) -> Result<Rep
     for field in body.iter().filter(|field| !is_between(field.key())) {
         let start = reply.raw().len();
         reply.raw().extend_from_slice(field.as_bytes());
-        if field.key() == "cursor"
-            && let Some(cursor) = field.value().as_doc()
-            && let Some(id) = cursor.element("id")
+        let ("cursor", Some(cursor)) = (field.key(), field.value().as_doc()) else { continue };
+        let batch = cursor.get("firstBatch").and_then(|batch| batch.as_array());
+        op.metrics().returned.set(batch.map(|batch| batch.count() as u64));
+        op.metrics().cursor_exhausted.set(true);
+        if let Some(id) = cursor.element("id")
             && let Value::Int64(shards_id @ 1..) = id.value()
         {
             let at = start + (id.data().as_ptr() as usize - field.as_bytes().as_ptr() as usize);
             let namespace = cursor.get("ns").and_then(|ns| ns.as_str()).unwrap_or_default();
             let own_id = register(op, target, answer, namespace, shards_id);
             reply.raw()[at..at + 8].copy_from_slice(&own_id.to_le_bytes());
+            op.metrics().cursor_id.set(Some(own_id));
+            op.metrics().cursor_exhausted.set(false);
         }
     }
     if let Some(transaction) = &*op.transaction.borrow() {

@@ -24,7 +24,12 @@ pub fn link(op: &Operation<'_>) -> Arc<Link> {
         rights: op.rights.clone(),
         local_threshold: op.router.local_threshold(),
     };
-    let reads = Reads { at: op.read_at(), in_transaction: op.in_transaction(), writes: op.writes() };
+    let reads = Reads {
+        at: op.read_at(),
+        in_transaction: op.in_transaction(),
+        writes: op.writes(),
+        settings: op.settings.borrow().clone(),
+    };
     Link::new(to, op.body(), reads)
 }
 

@@ -1,16 +1,18 @@
 //! A router as the front sees it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use sheaf_bson::{Timestamp, Value};
+use sheaf_bson::{RawDoc, Timestamp, Value};
 use sheaf_cluster::SetAddress;
 use sheaf_errors::{Code, Error, Result, bail};
+use sheaf_exec::plan::shape::QueryShape;
 use sheaf_front::access::Accounts;
 use sheaf_front::args::Fields;
 use sheaf_front::cursors::OpenCursors;
 use sheaf_front::front::Front;
 use sheaf_front::options::FrontOptions;
-use sheaf_front::outcome::Ran;
+use sheaf_front::outcome::{Ran, RequestOutcome};
 use sheaf_front::reply::Reply;
 use sheaf_front::request::Request;
 use sheaf_front::role::{Found, Role};
@@ -62,6 +64,15 @@ impl Role for Mongos {
 
     fn place(&self, _: &Request<'_>) -> Result<()> {
         Ok(())
+    }
+
+    fn shape_hash(&self, db: &str, command: RawDoc<'_>) -> Option<String> {
+        QueryShape::of(db, command).map(|shape| shape.hash())
+    }
+
+    fn measure(&self, request: &Request<'_>, outcome: &RequestOutcome, took: Duration) {
+        // What kind of collection it was, only its shards know.
+        self.0.query_stats.note(request, outcome, took, &*self.0.cursors, &|_| None);
     }
 
     fn run<'a>(&'a self, request: &'a Request<'a>, fields: Fields<'a>) -> Ran {

@@ -13,6 +13,7 @@ use sheaf_front::cursors::Cursors;
 use sheaf_front::front::{Front, new_object_id};
 use sheaf_front::session::Sessions;
 use sheaf_server::query_settings::KnownSettings;
+use sheaf_server::query_stats::{CACHE_SIZE, QueryStats, RATE_LIMIT};
 
 use crate::accounts::KnownAccounts;
 use crate::commit::Settled;
@@ -55,6 +56,8 @@ pub struct Router {
     pub(crate) stale_config: AtomicU64,
     /// What was set for queries of a shape, as the config servers had it last.
     pub(crate) query_settings: KnownSettings,
+    /// Figures of what this router was asked.
+    pub(crate) query_stats: Arc<QueryStats>,
     /// The parameters of the cluster, and which shards have been told of them.
     pub(crate) parameters_told: Mutex<Told>,
     /// `--localThreshold`, in milliseconds.
@@ -68,6 +71,19 @@ impl Deref for Router {
     fn deref(&self) -> &Front {
         &self.front
     }
+}
+
+/// Figures of queries, as far as the parameters let them be made now and later.
+fn query_stats(front: &Front) -> Arc<QueryStats> {
+    let (stats, memory) = (Arc::new(QueryStats::of_router()), sheaf_front::system::memory_limit());
+    stats.configure(&front.parameters, memory);
+    let told = stats.clone();
+    front.parameters.tell(move |parameters, name| {
+        if matches!(name, RATE_LIMIT | CACHE_SIZE) {
+            told.configure(parameters, memory);
+        }
+    });
+    stats
 }
 
 /// How often a router tells `config.mongos` that it is there.
@@ -92,6 +108,7 @@ impl Router {
             abandoned: Arc::default(),
             stale_config: AtomicU64::new(0),
             query_settings: KnownSettings::default(),
+            query_stats: query_stats(&front),
             parameters_told: Mutex::default(),
             local_threshold: AtomicU64::new(LOCAL_THRESHOLD.as_millis() as u64),
             front,

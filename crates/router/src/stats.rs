@@ -55,7 +55,10 @@ impl Source<'_> {
                 self.router.take_over_parameters(None, &|| interrupt())?;
                 Ok(self.router.query_settings.list(flag("showDebugQueryShape")))
             }
-            StatsSource::QueryStats => Ok(Vec::new()),
+            StatsSource::QueryStats => {
+                let (stats, now) = (&self.router.query_stats, self.router.clock_millis());
+                Ok(stats.list(spec, now, &*self.router.cursors))
+            }
             StatsSource::ListSampledQueries => self.samples(spec, cx),
             StatsSource::ShardedDataDistribution => self.distribution(cx),
             StatsSource::ListClusterCatalog => self.catalog(namespace, spec, cx),

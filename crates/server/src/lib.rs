@@ -29,7 +29,7 @@ pub mod options;
 mod parked;
 mod place;
 pub mod query_settings;
-mod query_stats;
+pub mod query_stats;
 mod quiesce;
 mod read;
 pub mod reaper;

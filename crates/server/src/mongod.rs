@@ -28,6 +28,7 @@ use crate::concern::ReadConcern;
 use crate::node::Node;
 use crate::op::Operation;
 use crate::options::MongodOptions;
+use crate::query_stats::kind_in;
 use crate::replication::{Replica, initial_sync, protocol, receiving};
 use crate::reply::Reply;
 use crate::session::TxnPart;
@@ -71,7 +72,8 @@ impl Role for Mongod {
     }
 
     fn measure(&self, request: &Request<'_>, outcome: &RequestOutcome, took: Duration) {
-        self.0.query_stats.note(request, outcome, took, (&*self.0.cursors, self.0.engine()));
+        let kind_of = |namespace: &str| Some(kind_in(&self.0.engine().catalog(), namespace));
+        self.0.query_stats.note(request, outcome, took, &*self.0.cursors, &kind_of);
     }
 
     fn run<'a>(&'a self, request: &'a Request<'a>, fields: Fields<'a>) -> Ran {

@@ -1,5 +1,5 @@
 //! Figures of queries by their shapes, for `$queryStats`: kept in memory by each server, and only as far as
-//! `internalQueryStatsRateLimit` allows.
+//! `internalQueryStatsRateLimit` allows. A router has figures of what it was asked; what its shards have read for that is in theirs.
 
 mod names;
 
@@ -17,7 +17,7 @@ use sheaf_front::outcome::RequestOutcome;
 use sheaf_front::params::{Parameters, memory_size};
 use sheaf_front::request::Request;
 
-use sheaf_storage::Engine;
+use sheaf_storage::Catalog;
 
 use names::Secret;
 
@@ -116,13 +116,23 @@ struct Kept {
 /// All figures.
 #[derive(Debug, Default)]
 pub struct QueryStats {
+    /// It reads nothing itself.
+    of_router: bool,
     /// 0: nothing is measured. Negative: everything.
     rate: AtomicI64,
     limit: AtomicU64,
     kept: Mutex<Kept>,
 }
 
+/// What kind of collection has this name; `None`: that is not known here.
+pub type KindOf<'k> = &'k dyn Fn(&str) -> Option<&'static str>;
+
 impl QueryStats {
+    /// Those of a router.
+    pub fn of_router() -> Self {
+        QueryStats { of_router: true, ..QueryStats::default() }
+    }
+
     /// Takes over the parameters.
     pub fn configure(&self, parameters: &Parameters, machine_bytes: u64) {
         let text = parameters.text(CACHE_SIZE);
@@ -137,7 +147,8 @@ impl QueryStats {
         op: &Request<'_>,
         outcome: &RequestOutcome,
         took: Duration,
-        at: (&dyn OpenCursors, &Engine),
+        cursors: &dyn OpenCursors,
+        kind_of: KindOf<'_>,
     ) {
         let rate = self.rate.load(Ordering::Acquire);
         if rate == 0 || !outcome.ok {
@@ -168,14 +179,14 @@ impl QueryStats {
         if op.body.get("explain").is_some_and(|flag| flag.truthy()) || !self.kept.lock().lets_in(rate) {
             return;
         }
-        let key = key(op, &shape, collection_type(op, &shape, at.1));
+        let key = key(op, &shape, collection_type(op, &shape, kind_of));
         let hash: Arc<str> = hex(&Mechanism::Sha256.hash(key.as_raw().as_bytes())).into();
         let mut run = Run::new(hash.clone(), micros);
         figures(&mut run);
         let new = Entry::new(key, shape.hash().into(), op.now_millis());
         let full = cursor.is_some() && self.kept.lock().open.len() >= OPEN_MAX;
         if full {
-            self.end_runs(at.0);
+            self.end_runs(cursors);
         }
         let mut kept = self.kept.lock();
         kept.make(hash, new);
@@ -216,22 +227,29 @@ impl QueryStats {
             let shown = kept.entries.iter().filter(|(_, entry)| entry.count > 0);
             shown.map(|(hash, entry)| (hash.clone(), entry.clone())).collect()
         };
-        entries.into_iter().map(|(hash, entry)| entry.shown(&hash, secret, now_millis)).collect()
+        let shown =
+            |(hash, entry): (Arc<str>, Entry)| entry.shown(&hash, secret, now_millis, !self.of_router);
+        entries.into_iter().map(shown).collect()
     }
 }
 
 /// What a query reads from, as it is when the query is over.
-fn collection_type(op: &Request<'_>, shape: &QueryShape<'_>, engine: &Engine) -> &'static str {
+fn collection_type(op: &Request<'_>, shape: &QueryShape<'_>, kind_of: KindOf<'_>) -> Option<&'static str> {
     let pipeline = op.body.get("pipeline").and_then(|list| list.as_array());
     let first = pipeline.and_then(|list| list.values().next()?.as_doc()?.iter().next());
     if first.is_some_and(|stage| stage.key() == "$changeStream") {
-        return "changeStream";
+        return Some("changeStream");
     }
     if op.command.name == "aggregate" && op.body.iter().next().is_some_and(|first| first.value().is_number())
     {
-        return "virtual";
+        return Some("virtual");
     }
-    match engine.catalog().collection(&shape.namespace()) {
+    kind_of(&shape.namespace())
+}
+
+/// What kind of collection this is in a catalog.
+pub(crate) fn kind_in(catalog: &Catalog, namespace: &str) -> &'static str {
+    match catalog.collection(namespace) {
         None => "nonExistent",
         Some(collection) if collection.is_timeseries() => "timeseries",
         Some(collection) if collection.is_view() => "view",
@@ -323,7 +341,7 @@ impl Entry {
         self.key.as_raw().len() + ENTRY_BYTES
     }
 
-    fn shown(&self, hash: &str, secret: Option<Secret<'_>>, now_millis: i64) -> DocBuf {
+    fn shown(&self, hash: &str, secret: Option<Secret<'_>>, now_millis: i64, reads: bool) -> DocBuf {
         let hashed = secret.map(|secret| secret.transformed(self.key.as_raw()));
         DocBuf::build(|out| {
             out.append("key", hashed.as_ref().unwrap_or(&self.key))
@@ -336,12 +354,14 @@ impl Entry {
             self.total.write("totalExecMicros", &mut metrics);
             self.first_response.write("firstResponseExecMicros", &mut metrics);
             self.returned.write("docsReturned", &mut metrics);
-            self.keys.write("keysExamined", &mut metrics);
-            self.docs.write("docsExamined", &mut metrics);
-            metrics
-                .document("hasSortStage")
-                .append("true", self.with_sort as i64)
-                .append("false", (self.count - self.with_sort) as i64);
+            if reads {
+                self.keys.write("keysExamined", &mut metrics);
+                self.docs.write("docsExamined", &mut metrics);
+                metrics
+                    .document("hasSortStage")
+                    .append("true", self.with_sort as i64)
+                    .append("false", (self.count - self.with_sort) as i64);
+            }
             metrics
                 .append("firstSeenTimestamp", Value::DateTime(self.first_seen))
                 .append("latestSeenTimestamp", Value::DateTime(self.latest_seen));
@@ -355,10 +375,12 @@ impl Entry {
 const PLAIN: [&str; 4] = ["comment", "hint", "readConcern", "apiVersion"];
 
 /// What queries have in common that are counted together.
-fn key(op: &Request<'_>, shape: &QueryShape<'_>, collection_type: &str) -> DocBuf {
+fn key(op: &Request<'_>, shape: &QueryShape<'_>, collection_type: Option<&str>) -> DocBuf {
     DocBuf::build(|out| {
         out.append("queryShape", &shape.to_doc(Constants::TypeNames));
-        out.append("collectionType", collection_type);
+        if let Some(collection_type) = collection_type {
+            out.append("collectionType", collection_type);
+        }
         let batch = |spec: RawDoc<'_>| spec.get("batchSize").is_some();
         if batch(op.body) {
             out.append("batchSize", "?number");

@@ -70,3 +70,59 @@ def parameters_of_the_cluster_are_those_of_its_shards(cluster):
                     assert known["readOperations"] == 50000, known
         finally:
             client.admin.command({"setClusterParameter": {"defaultMaxTimeMS": {"readOperations": 0}}})
+
+
+def used(indexes):
+    return {shown["name"] for shown in indexes.aggregate([{"$indexStats": {}}]) if shown["accesses"]["ops"]}
+
+
+@check
+def settings_reach_what_is_looked_up(cluster):
+    """What was set for a pipeline holds on the shards that its stages ask."""
+    with cluster.client(0) as client:
+        plants, notes = spread_evenly(client, "within.plants"), spread_evenly(client, "within.notes")
+        notes.create_index("name")
+        notes.create_index([("name", 1), ("k", 1)], name="both")
+        pipeline = [{"$match": {"k": 1}}, {"$lookup": {"from": "notes", "pipeline": [{"$match": {"name": "plant 70"}}], "as": "found"}}]
+        before = used(notes)
+        query = {"aggregate": "plants", "pipeline": pipeline, "$db": "within"}
+        hints = {"indexHints": [{"ns": {"db": "within", "coll": "notes"}, "allowedIndexes": ["both"]}]}
+        client.admin.command({"setQuerySettings": query, "settings": hints})
+        try:
+            (found,) = plants.aggregate(pipeline)
+            assert [note["k"] for note in found["found"]] == [70], found
+            assert used(notes) - before == {"both"}, used(notes)
+        finally:
+            client.admin.command({"removeQuerySettings": query})
+        client.drop_database("within")
+
+
+@alone(shards=2, members=1, routers=2)
+def figures_of_queries_of_a_router(cluster):
+    """Each router counts what it was asked; what was read for that, its shards know."""
+    with cluster.client(0) as client, cluster.client(1) as other:
+        plants = spread_evenly(client, "counted.plants")
+        client.counted.plain.insert_many([{"_id": n} for n in range(5)])
+        client.admin.command("setParameter", 1, internalQueryStatsRateLimit=-1)
+        other.admin.command("setParameter", 1, internalQueryStatsRateLimit=-1)
+        for _ in range(2):
+            assert len(list(plants.find({"k": {"$gte": 0}}, batch_size=40))) == 100
+        assert len(list(client.counted.plain.find({}, batch_size=2))) == 5
+        assert len(list(plants.aggregate([{"$group": {"_id": None, "n": {"$sum": 1}}}]))) == 1
+        assert sorted(plants.distinct("k")) == list(range(100))
+
+        def shown(of):
+            match = {"key.queryShape.cmdNs.db": "counted"}
+            found = {}
+            for entry in of.admin.aggregate([{"$queryStats": {}}, {"$match": match}]):
+                shape, figures = entry["key"]["queryShape"], entry["metrics"]
+                found[shape["command"], shape["cmdNs"]["coll"]] = figures["execCount"], figures["docsReturned"]["sum"]
+                assert "collectionType" not in entry["key"] and "docsExamined" not in figures, entry
+                assert figures["totalExecMicros"]["sum"] >= figures["firstResponseExecMicros"]["sum"] > 0, entry
+            return found
+
+        # Only values are counted of `distinct`, which is no list of documents.
+        counted = shown(client)
+        assert counted.pop(("distinct", "plants"))[0] == 1, counted
+        assert counted == {("find", "plants"): (2, 200), ("find", "plain"): (1, 5), ("aggregate", "plants"): (1, 1)}, counted
+        assert shown(other) == {}

@@ -148,7 +148,7 @@ fn link(op: &Operation<'_>) -> Arc<Link> {
             read_concern.append("afterClusterTime", after);
         }
     });
-    Link::new(to, body.as_raw(), Reads { at: None, in_transaction: false, writes: false })
+    Link::new(to, body.as_raw(), Reads { at: None, in_transaction: false, writes: false, settings: None })
 }
 
 /// Opens it on all shards that there are.

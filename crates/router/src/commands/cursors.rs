@@ -133,6 +133,8 @@ fn pass_on(op: &Operation<'_>, id: i64, mut pinned: Pinned<'_, RouterCursor>) ->
         bail!(Code::CURSOR_KILLED, "cursor was killed");
     }
     op.metrics().returned.set(Some(returned as u64));
+    op.metrics().cursor_id.set(Some(id));
+    op.metrics().cursor_exhausted.set(!is_open);
     if is_open {
         pinned.release(returned);
     }

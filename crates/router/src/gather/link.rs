@@ -12,6 +12,7 @@ use sheaf_cluster::{
 };
 use sheaf_errors::{Code, Error, Result};
 use sheaf_front::access::Rights;
+use sheaf_server::query_settings::FIELD;
 use sheaf_shard::ShardId;
 
 use super::on_member::{Abandoned, OnMember};
@@ -35,6 +36,8 @@ pub struct Link {
     preference: Option<DocBuf>,
     read_concern: Option<DocBuf>,
     write_concern: Option<DocBuf>,
+    /// What was set for the operation's shape.
+    settings: Option<DocBuf>,
     local_threshold: Duration,
     current: Mutex<Current>,
 }
@@ -76,6 +79,8 @@ pub struct Reads {
     pub in_transaction: bool,
     /// It writes, too, so that it reads what primaries have.
     pub writes: bool,
+    /// What was set for queries of its shape, which also those obey that it is made of.
+    pub settings: Option<DocBuf>,
 }
 
 /// Fields that are an operation's, whatever it asks.
@@ -84,6 +89,15 @@ fn is_general(name: &str) -> bool {
         name,
         "lsid" | "txnNumber" | "autocommit" | "apiVersion" | "apiStrict" | "comment" | "$readPreference"
     )
+}
+
+/// Whether a command is a query, for which something may be set.
+fn obeys(command: &DocBuf) -> bool {
+    command
+        .as_raw()
+        .iter()
+        .next()
+        .is_some_and(|first| matches!(first.key(), "aggregate" | "distinct" | "find"))
 }
 
 impl Link {
@@ -110,6 +124,7 @@ impl Link {
                 None => own("readConcern").filter(|_| !reads.in_transaction),
             },
             write_concern: own("writeConcern").filter(|_| !reads.in_transaction),
+            settings: reads.settings,
             local_threshold: to.local_threshold,
             current: Mutex::default(),
         })
@@ -401,6 +416,10 @@ impl Link {
                 _ => {}
             }
             to.append_versions(out);
+            if let Some(settings) = self.settings.as_ref().filter(|_| to.version.is_some() && obeys(command))
+            {
+                out.append(FIELD, settings.as_raw());
+            }
             if let Some(transaction) = &mut current.transaction {
                 transaction.take_part(&to.target, writes);
                 transaction.append_start(to.target.name(), out);

@@ -33,9 +33,11 @@ pub struct Listening {
     /// The longest silences that a word has ended, in this span of time and those before it; and how long this one lasts.
     longest: [Longest; SPANS],
     span: u64,
-    /// Those after which it is not clear yet that the primary stays one, and for how long it has said something all the time since.
+    /// Those after which it is not clear yet that the primary stays one; for how long it has said something all the time since, and for how
+    /// long it has stayed one however it spoke.
     fresh: Longest,
     stayed: u64,
+    settling: u64,
 }
 
 impl Listening {
@@ -65,10 +67,13 @@ impl Listening {
     /// The member has said something. `timeout` is the election time-out.
     pub fn heard(&mut self, from: u64, timeout: u64) {
         if self.to.is_some_and(|(to, _)| to == from) {
+            let before = self.fresh;
             note(&mut self.fresh, self.silence);
             // Shorter ones do not count.
             self.stayed = if self.silence < timeout / 25 { self.stayed + self.silence } else { 0 };
-            if self.stayed >= timeout / 4 {
+            self.settling = if self.fresh == before { self.settling + self.silence } else { 0 };
+            // Who always speaks seldom settles nothing by speaking often.
+            if self.stayed >= timeout / 4 || self.settling >= SPAN_MILLIS.max(timeout) {
                 for silence in std::mem::take(&mut self.fresh) {
                     note(&mut self.longest[0], silence);
                 }
@@ -149,6 +154,21 @@ mod tests {
         listening.heard(1, TIMEOUT);
         listen(&mut listening, 150_000, 250);
         assert_eq!(until_silent(&mut listening), 1000);
+    }
+
+    /// Where words come seldom all the time, what was unusual among them is forgotten as anywhere else.
+    #[test]
+    fn patience_is_forgotten_where_words_are_seldom() {
+        let mut listening = Listening::default();
+        assert!(!listen(&mut listening, 60_000, 500));
+        for _ in 0..2 {
+            listen(&mut listening, 5000, u64::MAX);
+            listening.heard(1, TIMEOUT);
+        }
+        assert_eq!(until_silent(&mut listening), 5000);
+        listening.heard(1, TIMEOUT);
+        listen(&mut listening, 300_000, 500);
+        assert_eq!(until_silent(&mut listening), 1250);
     }
 
     /// A pause that the primary does not survive as one leaves the next one to be found as soon as any other.

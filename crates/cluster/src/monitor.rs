@@ -13,9 +13,6 @@ use crate::set::{HEARTBEAT as AWAIT, Member, ReplicaSet};
 /// How long one may take to accept a connection, and to answer beyond what it was allowed to wait.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// How long a member may take for its answer after another one has become primary.
-const PATIENCE_WITH_SUSPECTS: Duration = Duration::from_millis(400);
-
 /// How often a monitor looks whether it should ask anew.
 const LOOK: Duration = Duration::from_millis(20);
 
@@ -54,11 +51,7 @@ fn watch(set: &Weak<ReplicaSet>, host: &str) {
 fn follow(set: &Weak<ReplicaSet>, host: &str) -> bool {
     let Some(membership) = set.upgrade().map(|set| set.membership.clone()) else { return false };
     let mut to = membership.direct(host);
-    let patience = if set.upgrade().is_some_and(|set| set.is_suspected(host)) {
-        PATIENCE_WITH_SUSPECTS
-    } else {
-        PATIENCE
-    };
+    let patience = set.upgrade().map_or(PATIENCE, |set| set.patience(host, PATIENCE));
     (to.connect_timeout, to.socket_timeout) = (patience, patience);
     let mut connection = match Connection::open(host, &to) {
         Ok(connection) => connection,
@@ -66,7 +59,7 @@ fn follow(set: &Weak<ReplicaSet>, host: &str) -> bool {
             if let Some(set) = set.upgrade() {
                 set.unreached(host, &error);
                 if is_silence(&error) {
-                    set.silent(host);
+                    set.missed(host);
                 }
             }
             return false;
@@ -125,15 +118,11 @@ fn ask<'c>(
         if awaits && set.is_doubted(host) {
             return Err(sheaf_client::Error::Interrupted);
         }
-        let patience = match (awaits, set.is_suspected(host)) {
-            (true, _) => AWAIT + PATIENCE,
-            (false, true) => PATIENCE_WITH_SUSPECTS,
-            (false, false) => PATIENCE,
-        };
+        let patience = if awaits { AWAIT + PATIENCE } else { set.patience(host, PATIENCE) };
         if asked.elapsed() < patience {
             return Ok(());
         }
-        set.silent(host);
+        set.missed(host);
         Err(sheaf_client::Error::Interrupted)
     });
     received.ok()?;

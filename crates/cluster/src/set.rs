@@ -22,6 +22,9 @@ pub const SELECTION: Duration = Duration::from_secs(20);
 /// Who waits for a member of a shard for so long asks whether that is still a shard; and again each time that this has passed.
 const LOOK: Duration = Duration::from_secs(1);
 
+/// How long a member may take for its answer after another one has become primary; the second time twice that.
+const WITH_SUSPECTS: Duration = Duration::from_millis(400);
+
 /// How often who waits asks whether it should.
 const ASK: Duration = Duration::from_millis(50);
 
@@ -79,6 +82,8 @@ struct State {
     doubted: BTreeSet<String>,
     /// Members that were not heard since another one has become primary: their monitors are less patient.
     suspected: BTreeSet<String>,
+    /// Suspected members that have not answered once: they are asked again.
+    missed: BTreeSet<String>,
     /// How often a member was found to say nothing at all, with its connections open.
     silences: BTreeMap<String, u64>,
     /// Members that have said last that they belong to another set, and to which one.
@@ -221,21 +226,28 @@ impl ReplicaSet {
         new.iter().for_each(|host| monitor::start(self, host));
     }
 
-    /// A member says nothing, and its connections stand: whoever waits for it there waits in vain.
-    pub(crate) fn silent(&self, host: &str) {
+    /// A member has not answered in time: it says nothing, and its connections stand. Whoever waits for it there waits in vain, unless it
+    /// is only suspected, and was busy: then it answers the next time.
+    pub(crate) fn missed(&self, host: &str) {
         let mut state = self.state.lock();
-        state.suspected.remove(host);
-        *state.silences.entry(host.to_owned()).or_default() += 1;
+        if state.is_silent(host) {
+            *state.silences.entry(host.to_owned()).or_default() += 1;
+        }
+    }
+
+    /// How long a member has for an answer, of which this is the usual time.
+    pub(crate) fn patience(&self, host: &str, usual: Duration) -> Duration {
+        let state = self.state.lock();
+        match (state.suspected.contains(host), state.missed.contains(host)) {
+            (true, false) => WITH_SUSPECTS,
+            (true, true) => 2 * WITH_SUSPECTS,
+            (false, _) => usual,
+        }
     }
 
     /// How often a member was found to say nothing.
     pub(crate) fn silences(&self, host: &str) -> u64 {
         self.state.lock().silences.get(host).copied().unwrap_or(0)
-    }
-
-    /// Whether another one has become primary, and this member was not heard since.
-    pub(crate) fn is_suspected(&self, host: &str) -> bool {
-        self.state.lock().suspected.contains(host)
     }
 
     /// A member does not answer, or says that it cannot do what it was asked for.
@@ -311,6 +323,7 @@ impl State {
         }
         self.strangers.remove(host);
         self.suspected.remove(host);
+        self.missed.remove(host);
         let mut new = Vec::new();
         let is_new = member.role.election >= self.newest;
         if member.role.primary && is_new {
@@ -343,6 +356,16 @@ impl State {
             }
         }
         new
+    }
+
+    /// Whether a member that has not answered in time is silent: one that is only suspected gets another chance.
+    fn is_silent(&mut self, host: &str) -> bool {
+        if self.suspected.contains(host) && self.missed.insert(host.to_owned()) {
+            return false;
+        }
+        self.missed.remove(host);
+        self.suspected.remove(host);
+        true
     }
 
     /// There is a new primary. Who was one says so now, unless it is gone: then what it was asked will never be answered, though nothing
@@ -531,6 +554,22 @@ mod tests {
         assert!(state.doubted.contains("a:1"));
         state.heard("x", "a:1", secondary());
         assert!(state.suspected.is_empty());
+    }
+
+    #[test]
+    fn a_suspect_is_silent_when_it_does_not_answer_twice() {
+        let mut state = State::default();
+        assert!(state.is_silent("a:1"), "nobody suspects it: it had long enough");
+        state.heard("x", "a:1", primary(1, &["a:1", "b:1"]));
+        state.heard("x", "b:1", primary(2, &["a:1", "b:1"]));
+        assert!(!state.is_silent("a:1"));
+        // It was busy.
+        state.heard("x", "a:1", secondary());
+        state.heard("x", "a:1", primary(3, &["a:1", "b:1"]));
+        state.heard("x", "b:1", primary(4, &["a:1", "b:1"]));
+        assert!(!state.is_silent("a:1"));
+        assert!(state.is_silent("a:1"));
+        assert!(state.suspected.is_empty() && state.missed.is_empty());
     }
 
     #[test]

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use sheaf_aggregate::stages::change_stream::{Operation, Watched};
 use sheaf_bson::{DocBuf, RawDoc, Timestamp, Value};
+use sheaf_meter::Held;
 use sheaf_storage::{InDoubt, Uuid, View};
 
 /// Bytes of a prepare's entries that are kept until it is decided, and of all that are kept; others are read from the log again.
@@ -30,8 +31,8 @@ pub enum Meaning {
 
 struct Doubt {
     key: Option<Key>,
-    /// If they are kept.
-    entries: Option<Vec<DocBuf>>,
+    /// If they are kept, with the memory that they take.
+    entries: Option<(Vec<DocBuf>, Held)>,
     /// Whether it has events; else that is only supposed.
     is_read: bool,
 }
@@ -63,8 +64,10 @@ impl Doubts {
             Meaning::Entries(entries) => {
                 let bytes = bytes_of(&entries);
                 let fits = bytes <= KEPT_BYTES && self.bytes + bytes <= ALL_KEPT_BYTES;
-                self.bytes += if fits { bytes } else { 0 };
-                (fits.then_some(entries), true)
+                // Where memory is short they are read again, too.
+                let held = fits.then(|| sheaf_meter::reserve(bytes as u64).ok()).flatten();
+                self.bytes += if held.is_some() { bytes } else { 0 };
+                (held.map(|held| (entries, held)), true)
             }
             Meaning::InLog => (None, false),
         };
@@ -78,7 +81,7 @@ impl Doubts {
         }
         let doubt = self.here.remove(&prepared)?;
         self.bytes -= doubt.bytes();
-        Some(doubt.entries.map_or(Meaning::InLog, Meaning::Entries))
+        Some(doubt.entries.map_or(Meaning::InLog, |(entries, _)| Meaning::Entries(entries)))
     }
 
     /// An abort.
@@ -120,7 +123,7 @@ impl Doubts {
 
 impl Doubt {
     fn bytes(&self) -> usize {
-        self.entries.as_deref().map_or(0, bytes_of)
+        self.entries.as_ref().map_or(0, |(entries, _)| bytes_of(entries))
     }
 }
 
@@ -214,6 +217,20 @@ mod tests {
             doubts.are(&[], |_| true);
             assert_eq!(doubts.bytes, 0);
         }
+    }
+
+    #[test]
+    fn what_is_kept_is_counted_with_the_memory() {
+        let process = sheaf_meter::Process::new(4096, 4096);
+        let _entered = sheaf_meter::enter(sheaf_meter::Meter::background(&process));
+        let entries = || vec![doc! { "a": &*"x".repeat(1000) }];
+        let mut doubts = Doubts::default();
+        (0..10).for_each(|at| doubts.begun(at, None, Meaning::Entries(entries())));
+        assert!((3000..=4096).contains(&process.used()), "{}", process.used());
+        assert_eq!(doubts.committed(0), Some(Meaning::Entries(entries())));
+        assert_eq!(doubts.committed(9), Some(Meaning::InLog));
+        doubts.are(&[], |_| true);
+        assert_eq!((process.used(), doubts.bytes), (0, 0));
     }
 
     #[test]

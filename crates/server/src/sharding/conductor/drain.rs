@@ -3,6 +3,8 @@
 //! A shard that is being drained has `draining: true` in `config.shards`. Nothing new is placed on it, and the balancer moves its chunks
 //! away; its databases go by `movePrimary`. When it has neither, its document goes.
 
+use std::collections::BTreeSet;
+
 use sheaf_bson::{ArrayBuf, DocBuf, RawDoc, Value, doc};
 use sheaf_errors::{Code, Error, Result, bail};
 use sheaf_storage::Interrupt;
@@ -21,9 +23,41 @@ struct Remaining {
     /// Of sharded collections: the balancer moves them.
     chunks: i64,
     jumbo: i64,
+    /// The collections of these, by their UUIDs.
+    sharded: BTreeSet<[u8; 16]>,
     /// Collections that are not sharded, and are there by themselves.
     collections: Vec<String>,
     databases: Vec<String>,
+}
+
+/// So many bytes of names are told of each kind: a reply has its limit, and whoever moves what is listed asks again.
+const NAMES_BYTES: usize = 1 << 20;
+
+/// Those of these names that fit into a reply.
+fn some_of(names: &[String]) -> &[String] {
+    let mut bytes = 0;
+    let fitting = names.iter().take_while(|name| {
+        bytes += name.len();
+        bytes <= NAMES_BYTES
+    });
+    &names[..fitting.count()]
+}
+
+/// Of so many collections it is said why their ranges stay.
+const REASONS: usize = 10;
+
+fn waits<'f>(failed: impl Iterator<Item = (&'f String, &'f String)>) -> String {
+    let (mut told, mut others) = (String::new(), 0);
+    for (at, (namespace, why)) in failed.enumerate() {
+        match at < REASONS {
+            true => told.push_str(&format!("; ranges of {namespace} wait: {why}")),
+            false => others += 1,
+        }
+    }
+    if others > 0 {
+        told.push_str(&format!("; so do ranges of {others} more collections"));
+    }
+    told
 }
 
 impl Remaining {
@@ -42,9 +76,16 @@ impl Remaining {
 
     /// What clients have to move by themselves, and what ranges wait for. Most collections that are not sharded go with their database.
     fn append_to_move(&self, reply: &mut DocBuf, waits: &str) {
-        let names = |list: &[String]| ArrayBuf::of(list.iter().map(String::as_str));
+        let names = |list: &[String]| ArrayBuf::of(some_of(list).iter().map(String::as_str));
         let note = "you need to call moveCollection for collectionsToMove and afterwards movePrimary for the dbsToMove";
-        reply.append("note", &format!("{note}{waits}"));
+        let unnamed = |list: &[String]| list.len() - some_of(list).len();
+        let more = match (unnamed(&self.collections), unnamed(&self.databases)) {
+            (0, 0) => String::new(),
+            (collections, databases) => {
+                format!("; {collections} more collections and {databases} more databases are not listed")
+            }
+        };
+        reply.append("note", &format!("{note}{more}{waits}"));
         reply.append("dbsToMove", Value::Array(names(&self.databases).as_raw()));
         reply.append("collectionsToMove", Value::Array(names(&self.collections).as_raw()));
     }
@@ -103,7 +144,7 @@ impl Conductor {
         let remaining = self.remaining(shard)?;
         if !remaining.is_empty() {
             let mut reply = doc! { "msg": "draining ongoing", "state": "ongoing" };
-            remaining.append_to(&mut reply, &self.what_ranges_wait_for());
+            remaining.append_to(&mut reply, &self.what_ranges_wait_for(&remaining)?);
             return Ok(reply);
         }
         if let Some(reply) = leave()? {
@@ -158,7 +199,7 @@ impl Conductor {
             doc! { "msg": "draining ongoing", "state": "ongoing", "shard": shard.as_str() }
         };
         if !remaining.is_empty() {
-            remaining.append_to(&mut reply, &self.what_ranges_wait_for());
+            remaining.append_to(&mut reply, &self.what_ranges_wait_for(&remaining)?);
         }
         Ok(reply)
     }
@@ -188,10 +229,20 @@ impl Conductor {
         Ok(())
     }
 
-    /// Why ranges stay where they are, as the balancer has found it.
-    fn what_ranges_wait_for(&self) -> String {
-        let failed = self.balancer.failed.lock();
-        failed.iter().map(|(namespace, why)| format!("; ranges of {namespace} wait: {why}")).collect()
+    /// Why ranges of the shard stay where they are, as the balancer has found it.
+    fn what_ranges_wait_for(&self, remaining: &Remaining) -> Result<String> {
+        let failed = self.balancer.failed.lock().clone();
+        if failed.is_empty() || remaining.sharded.is_empty() {
+            return Ok(String::new());
+        }
+        let mut namespaces = BTreeSet::new();
+        self.find(COLLECTIONS, |entry| {
+            if uuid_of(entry, "uuid").is_some_and(|uuid| remaining.sharded.contains(&uuid)) {
+                namespaces.insert(name_of(entry).to_owned());
+            }
+            false
+        })?;
+        Ok(waits(failed.iter().filter(|(namespace, _)| namespaces.contains(*namespace))))
     }
 
     /// Whether the shard is being drained from now on, and was not before.
@@ -219,6 +270,7 @@ impl Conductor {
         let whole = |entry: RawDoc<'_>| entry.get("unsplittable").is_some_and(|flag| flag.truthy());
         let whole = self.find(COLLECTIONS, whole)?;
         let (mut chunks, mut jumbo, mut collections) = (0, 0, Vec::new());
+        let mut sharded = BTreeSet::new();
         self.find(CHUNKS, |chunk| {
             if text(chunk, "shard") != shard {
                 return false;
@@ -228,6 +280,7 @@ impl Conductor {
                 Some(entry) => collections.push(name_of(entry.as_raw()).to_owned()),
                 None => {
                     chunks += 1;
+                    sharded.extend(uuid);
                     jumbo += i64::from(chunk.get("jumbo").is_some_and(|jumbo| jumbo.truthy()));
                 }
             }
@@ -235,7 +288,7 @@ impl Conductor {
         })?;
         let databases = self.find(DATABASES, |db| text(db, "primary") == shard)?;
         let databases = databases.iter().map(|db| name_of(db.as_raw()).to_owned()).collect();
-        Ok(Remaining { chunks, jumbo, collections, databases })
+        Ok(Remaining { chunks, jumbo, sharded, collections, databases })
     }
 
     /// Takes the shard out of the directory, unless something has come to it.
@@ -284,4 +337,47 @@ fn check_zones(change: &mut Change, shard: RawDoc<'_>, others: &[DocBuf]) -> Res
 
 fn not_found(shard: &str) -> Error {
     Error::new(Code::SHARD_NOT_FOUND, format!("Shard {shard} does not exist"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    #[test]
+    fn a_reply_lists_as_many_names_as_fit() {
+        let remaining = |count: usize| Remaining {
+            chunks: 0,
+            jumbo: 0,
+            sharded: BTreeSet::new(),
+            collections: (0..count).map(|n| format!("{n:0200}")).collect(),
+            databases: vec!["garden".to_owned()],
+        };
+        let shown = |count: usize| {
+            let mut reply = doc! {};
+            remaining(count).append_to_move(&mut reply, ". And so on");
+            let listed =
+                reply.as_raw().get("collectionsToMove").and_then(|list| list.as_array()).unwrap().count();
+            (listed, reply.as_raw().get("note").and_then(|note| note.as_str()).unwrap().to_owned())
+        };
+        let (listed, note) = shown(3);
+        assert_eq!(listed, 3);
+        assert!(note.ends_with("for the dbsToMove. And so on"), "{note}");
+        let (listed, note) = shown(100_000);
+        assert_eq!(listed, NAMES_BYTES / 200);
+        assert!(note.contains("; 94758 more collections and 0 more databases are not listed"), "{note}");
+    }
+
+    #[test]
+    fn a_note_gives_reasons_for_some_collections() {
+        let failed = |count: usize| -> BTreeMap<String, String> {
+            (0..count).map(|n| (format!("garden.{n:02}"), "so it is".to_owned())).collect()
+        };
+        assert_eq!(waits(failed(0).iter()), "");
+        assert_eq!(waits(failed(1).iter()), "; ranges of garden.00 wait: so it is");
+        let told = waits(failed(12).iter());
+        assert!(told.contains("garden.09 wait") && !told.contains("garden.10"), "{told}");
+        assert!(told.ends_with("; so do ranges of 2 more collections"), "{told}");
+    }
 }

@@ -18,6 +18,15 @@ pub struct Decided {
     pub asking: AtomicBool,
 }
 
+impl Decided {
+    /// The oldest of what all shards have applied, no more than so many.
+    pub fn take_applied(&self, most: usize) -> Vec<Applied> {
+        let mut applied = self.applied.lock();
+        let some = applied.len().min(most);
+        applied.drain(..some).collect()
+    }
+}
+
 /// What is to be sent to a shard.
 #[derive(Default)]
 pub struct Outbox {
@@ -60,4 +69,21 @@ pub struct Applied {
     pub at: ClusterTime,
     /// Where it has written.
     pub writers: Vec<ShardId>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_oldest_are_confirmed_first_and_not_all_at_once() {
+        let decided = Decided::default();
+        for number in 0..7 {
+            let id = TransactionId::new(*b"session", number);
+            let at = ClusterTime::default();
+            decided.applied.lock().push(Applied { id, at, writers: Vec::new() });
+        }
+        let mut taken = || decided.take_applied(3).iter().map(|one| one.id.number).collect::<Vec<_>>();
+        assert_eq!([taken(), taken(), taken(), taken()], [vec![0, 1, 2], vec![3, 4, 5], vec![6], vec![]]);
+    }
 }

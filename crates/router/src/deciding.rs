@@ -23,6 +23,9 @@ use crate::router::Router;
 /// No more are in one message.
 const AT_ONCE: usize = 500;
 
+/// No more are confirmed, or told to be settled, by one message: a shard looks at all of a message before it answers.
+const CONFIRMED: usize = 5000;
+
 /// Others may ask again when it is over, however it ends.
 struct Round<'a>(&'a AtomicBool);
 
@@ -141,14 +144,18 @@ impl Router {
         tokio::task::spawn_blocking(move || {
             // A panic in here ends nothing but this round.
             let _round = Round(&router.decided.asking);
-            router.confirm_decided();
+            // What is applied meanwhile waits for the next round.
+            let count = router.decided.applied.lock().len();
+            for _ in 0..count.div_ceil(CONFIRMED) {
+                router.confirm_decided();
+            }
             let settled = mem::take(&mut *router.settled.lock());
             router.settle(settled);
         });
     }
 
     fn confirm_decided(&self) {
-        let applied = mem::take(&mut *self.decided.applied.lock());
+        let applied = self.decided.take_applied(CONFIRMED);
         let mut by_shard: BTreeMap<&ShardId, Vec<usize>> = BTreeMap::new();
         for (at, one) in applied.iter().enumerate() {
             one.writers.iter().for_each(|writer| by_shard.entry(writer).or_default().push(at));
@@ -182,12 +189,15 @@ impl Router {
         for (to, ids) in settled {
             let began = Instant::now();
             let go_on = || commit::limited(&|| self.until_end(), began, SEND);
-            let command = Request::Settled { ids }.command();
-            let told: Result<_> = self.directory.shard(to.as_str(), &go_on).and_then(|shard| {
-                sheaf_cluster::run(&shard.set, &self.clock, "admin", &command, true, &go_on)
-            });
-            if let Err(error) = told {
-                tracing::debug!(%error, shard = %to, "a shard was not told what is settled");
+            for ids in ids.chunks(CONFIRMED) {
+                let command = Request::Settled { ids: ids.to_vec() }.command();
+                let told: Result<_> = self.directory.shard(to.as_str(), &go_on).and_then(|shard| {
+                    sheaf_cluster::run(&shard.set, &self.clock, "admin", &command, true, &go_on)
+                });
+                if let Err(error) = told {
+                    tracing::debug!(%error, shard = %to, "a shard was not told what is settled");
+                    break;
+                }
             }
         }
     }

@@ -38,6 +38,17 @@ fn put_operator(out: &mut DocWriter<'_, Vec<u8>>, name: &str, operator: RawDoc<'
         ("$literal" | "$const", value) => put_constant(out, name, value, constants),
         // What metadata is asked for is no constant.
         ("$meta", value) => _ = out.document(name).append("$meta", value),
+        // The name of a variable is none either.
+        (operator @ ("$map" | "$filter"), Value::Document(fields)) => {
+            let mut outer = out.document(name);
+            let mut inner = outer.document(operator);
+            for field in fields.iter() {
+                match (field.key(), field.value()) {
+                    ("as", Value::String(_)) => _ = inner.append_element(field),
+                    (key, value) => put(&mut inner, key, value, constants),
+                }
+            }
+        }
         (operator, Value::Array(items)) => put_items(&mut out.document(name), operator, items, constants),
         (operator, argument @ Value::Document(fields)) if !is_operator(fields) => {
             put(&mut out.document(name), operator, argument, constants);

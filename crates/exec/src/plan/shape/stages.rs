@@ -32,14 +32,18 @@ fn stage_shapes(name: &str, argument: Value<'_>, constants: Constants) -> Vec<Do
                     names
                         .values()
                         .filter_map(|name| name.as_str())
+                        .filter(|name| is_name(name))
                         .for_each(|name| _ = out.append(name, false));
                     out.append("_id", true);
                 }),
-                name => DocBuf::new().with(name.as_str().unwrap_or(""), false).with("_id", true),
+                name => {
+                    let name = name.as_str().filter(|name| is_name(name));
+                    DocBuf::new().with(name.unwrap_or(""), false).with("_id", true)
+                }
             };
             vec![doc! { "$project": &excluded }]
         }
-        ("$count", Value::String(field)) => {
+        ("$count", Value::String(field)) if is_name(field) => {
             let group = DocBuf::build(|out| {
                 expression::put(out, "_id", Value::Null, constants);
                 expression::put(&mut out.document(field), "$sum", Value::Int32(1), constants);
@@ -80,6 +84,11 @@ fn stage_shapes(name: &str, argument: Value<'_>, constants: Constants) -> Vec<Do
         }
         (name, argument) => single(&|out| expression::put(out, name, argument, constants)),
     }
+}
+
+/// Whether a string can be the name of a field: shapes are made of requests that are refused, too.
+fn is_name(text: &str) -> bool {
+    !text.contains('\0')
 }
 
 /// A field of `$group`: the only argument of an accumulator stands by itself.

@@ -50,3 +50,26 @@ fn people_read_names_of_types() {
     };
     assert_eq!(shape.to_doc(Constants::TypeNames), expected);
 }
+
+#[test]
+fn names_of_variables_are_no_constants() {
+    let mapped = |name: &str| {
+        let stage = doc! { "$project": { "x": { "$map": { "input": "$a", "as": name, "in": 1 } } } };
+        hash(&doc! { "aggregate": "c", "pipeline": [&stage] })
+    };
+    assert!(mapped("one").is_some());
+    assert_ne!(mapped("one"), mapped("other"));
+}
+
+#[test]
+fn what_cannot_be_a_name_has_a_shape_too() {
+    for stage in [
+        doc! { "$unset": "a\0b" },
+        doc! { "$unset": ["a\0b", 1, "c"] },
+        doc! { "$count": "a\0b" },
+        doc! { "$sortByCount": "$a\0b" },
+        doc! { "$unwind": "$a\0b" },
+    ] {
+        assert!(hash(&doc! { "aggregate": "c", "pipeline": [&stage] }).is_some(), "{stage:?}");
+    }
+}

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use sheaf_bson::{DocBuf, Iter, RawDoc, Value};
+use sheaf_bson::{DocBuf, Iter, MAX_DEPTH, RawDoc, Value};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_expr::{Deps, FieldPath};
 use sheaf_query::matcher::Matcher;
@@ -227,7 +227,14 @@ impl Operator for UnwindRun {
             self.unwinding = None;
         }
         let step = self.input.work(cx)?;
-        Ok(if step == Step::Row { self.begin() } else { step })
+        if step == Step::Row {
+            // A path may have one part more than can be looked up in a document.
+            if self.stage.path.parts().len() >= MAX_DEPTH {
+                bail!(5984700, "Field path exceeds path length limit");
+            }
+            return Ok(self.begin());
+        }
+        Ok(step)
     }
 
     fn row(&self) -> Row<'_> {

@@ -20,6 +20,7 @@ use super::delete::Delete;
 use super::distinct::Distinct;
 use super::find::Find;
 use super::find_and_modify::FindAndModify;
+use super::map_reduce::MapReduce;
 use super::pipeline::{database, parse};
 use super::query::parse_cx;
 use super::query_settings;
@@ -138,6 +139,11 @@ impl<'a> Command<'a, Operation<'a>> for Explain<'a> {
                 args.finish()?;
                 aggregate_inner(op, &command, verbosity, self.command)
             }
+            "mapReduce" | "mapreduce" => {
+                let command: MapReduce<'a> = inner("mapReduce", self.command)?;
+                let (namespace, pipeline) = command.explained(op)?;
+                explain_pipeline(op, &namespace, &pipeline, None, Hint::None, verbosity, self.command)
+            }
             other if crate::commands::TABLE.find(other).is_some() => {
                 bail!(Code::ILLEGAL_OPERATION, "Cannot explain cmd: {other}")
             }
@@ -167,6 +173,23 @@ fn inner<'a, C: Command<'a, Operation<'a>>>(name: &'static str, command: RawDoc<
     let parsed = C::parse(&mut args)?;
     args.finish()?;
     Ok(parsed)
+}
+
+/// Whether a `find`, `distinct` or `aggregate` can be read, whatever it would find.
+///
+/// Errors: those of the command.
+pub fn check_parses<'a>(op: &Operation<'a>, command: RawDoc<'a>) -> Result<()> {
+    match command.iter().next().map_or("", |first| first.key()) {
+        "find" => inner::<Find<'a>>("find", command)?.query(op).map(drop),
+        "distinct" => inner::<Distinct<'a>>("distinct", command)?.to_query(op).map(drop),
+        "aggregate" => {
+            let mut args = Args::of_document("aggregate", command)?;
+            let command = Aggregate::parse_as(&mut args, true)?;
+            args.finish()?;
+            parse(command.pipeline, &command.namespace(op), &mut command.parse_cx(op)?).map(drop)
+        }
+        _ => Ok(()),
+    }
 }
 
 impl Explain<'_> {

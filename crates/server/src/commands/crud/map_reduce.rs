@@ -3,11 +3,14 @@
 //! As in MongoDB since 4.4 the command is translated: documents are mapped by an expression whose pairs are unwound, grouped by key with an
 //! accumulator that reduces, finalised by `$function`, and written by `$out` or `$merge`. So it spills, is interrupted and writes as pipelines do.
 
-use sheaf_aggregate::Namespace;
+use std::sync::Arc;
+
+use sheaf_aggregate::{Namespace, Pipeline};
 use sheaf_auth::Target;
 use sheaf_bson::{ArrayBuf, DocBuf, MAX_DOCUMENT_SIZE, RawDoc, Value, doc};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_exec::plan::query::Hint;
+use sheaf_expr::ParseCx;
 use sheaf_front::access::Rights;
 use sheaf_storage::Collection;
 
@@ -99,11 +102,7 @@ impl<'a> Command<'a, Operation<'a>> for MapReduce<'a> {
     fn run(mut self, op: &Operation<'a>) -> Result<Reply> {
         let namespace = Namespace::new(op.db(), self.collection);
         op.metrics().namespace.replace(Some(op.namespace(self.collection)));
-        let is_view = |collection: &Collection| collection.is_view() || collection.is_timeseries();
-        if op.view()?.collection(&op.namespace(self.collection)).is_some_and(|found| is_view(found)) {
-            bail!(Code::COMMAND_NOT_SUPPORTED_ON_VIEW, "mapReduce on a view is not supported");
-        }
-        let mut cx = collated_cx(op, &op.namespace(self.collection), self.collation, None)?;
+        let mut cx = self.parse_cx(op)?;
         if let Some(place) = self.out.place() {
             check_writable(op, place.collection)?;
             if !op.node().is_writable() && op.db() != "local" {
@@ -155,6 +154,27 @@ impl<'a> MapReduce<'a> {
             None => Reply::ok().with("result", place.collection),
             Some(db) => Reply::ok().with("result", doc! {"db": db, "collection": place.collection}.as_raw()),
         })
+    }
+
+    /// The pipeline that does it, for `explain`.
+    ///
+    /// Errors: `CommandNotSupportedOnView`, and those of pipelines.
+    pub(super) fn explained(&self, op: &Operation<'_>) -> Result<(Namespace, Arc<Pipeline>)> {
+        let namespace = Namespace::new(op.db(), self.collection);
+        let mut cx = self.parse_cx(op)?;
+        let stages = self.pipeline(op.db());
+        let pipeline = parse(stages.as_raw(), &namespace, &mut cx)?;
+        Ok((namespace, pipeline))
+    }
+
+    /// Errors: `CommandNotSupportedOnView`, those of collations.
+    fn parse_cx(&self, op: &Operation<'_>) -> Result<ParseCx> {
+        let namespace = op.namespace(self.collection);
+        let is_view = |collection: &Collection| collection.is_view() || collection.is_timeseries();
+        if op.view()?.collection(&namespace).is_some_and(|found| is_view(found)) {
+            bail!(Code::COMMAND_NOT_SUPPORTED_ON_VIEW, "mapReduce on a view is not supported");
+        }
+        collated_cx(op, &namespace, self.collation, None)
     }
 
     /// The stages that do it.

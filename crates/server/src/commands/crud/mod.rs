@@ -6,7 +6,7 @@ pub mod change_stream;
 mod count;
 mod delete;
 mod distinct;
-mod explain;
+pub mod explain;
 mod find;
 mod find_and_modify;
 mod get_more;

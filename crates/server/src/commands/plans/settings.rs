@@ -9,6 +9,7 @@ use crate::args::{Args, Loose};
 use crate::command::*;
 use crate::commands::admin::cluster_parameter::next_time;
 use crate::commands::admin::parameters;
+use crate::commands::crud::explain::check_parses;
 use crate::commands::crud::writes::{collection_for_write, with_writer};
 use crate::op::Operation;
 use crate::query_settings::{self, ENTRIES, PARAMETER};
@@ -68,8 +69,8 @@ impl<'a> Named<'a> {
 
     /// The hash, in capitals.
     ///
-    /// Errors: 7746402, 40414, 8584900, 7746606 for queries that no settings can be made for.
-    fn hash(&self) -> Result<String> {
+    /// Errors: 7746402, 40414, 8584900, 7746606 for queries that no settings can be made for; those of what is no query.
+    fn hash(&self, op: &Operation<'a>) -> Result<String> {
         let query = match self {
             Named::Hash(hash) => return Ok(hash.to_ascii_uppercase()),
             Named::Query(query) => *query,
@@ -85,6 +86,7 @@ impl<'a> Named<'a> {
         let Some(Value::String(db)) = query.get("$db") else {
             bail!(40414, "BSON field '{name}CommandRequest.$db' is missing but a required field");
         };
+        check_parses(op, query)?;
         let Some(shape) = QueryShape::of(db, query) else {
             bail!(7746605, "Collection namespace string must be provided for setQuerySettings command")
         };
@@ -134,7 +136,7 @@ impl<'a> Command<'a, Operation<'a>> for SetQuerySettings<'a> {
 
     fn run(self, op: &Operation<'a>) -> Result<Reply> {
         check_index_hints(self.settings)?;
-        let hash = self.named.hash()?;
+        let hash = self.named.hash(op)?;
         let mut entry = DocBuf::new();
         change(op, &hash, |old| {
             let (old_settings, old_query) = match old {
@@ -329,7 +331,7 @@ impl<'a> Command<'a, Operation<'a>> for RemoveQuerySettings<'a> {
     }
 
     fn run(self, op: &Operation<'a>) -> Result<Reply> {
-        let hash = self.named.hash()?;
+        let hash = self.named.hash(op)?;
         // Where nothing was set, nothing has to be written.
         let kept = parameters::kept(&op.engine().view()?, PARAMETER)?;
         if kept.is_some_and(|kept| query_settings::entry(kept.as_raw(), &hash).is_some()) {

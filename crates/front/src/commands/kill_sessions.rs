@@ -156,10 +156,7 @@ impl<'a> Command<'a, Request<'a>> for KillAllSessionsByPattern {
 
     fn run(mut self, op: &Request<'a>) -> Result<Reply> {
         if !self.owners.is_empty() {
-            let is_one = |owner: Option<&UserName>| {
-                let digest = digest(owner);
-                self.owners.iter().any(|wanted| *wanted == digest)
-            };
+            let is_one = |owner: Option<&UserName>| self.owners.contains(&digest(owner));
             self.ids.extend(op.role.sessions().those(&is_one));
         }
         kill(op, (!self.all).then_some(&self.ids))?;

@@ -14,6 +14,7 @@ from pymongo.errors import PyMongoError
 
 from disk import Disk
 from members import PATIENCE, ReplicaSet, eventually
+from sheaf_process import stand_still
 
 MAJORITY = WriteConcern(w="majority")
 ALL = WriteConcern(w=3, wtimeout=60_000)
@@ -213,7 +214,7 @@ def a_secondary_that_stands_still():
         process = members.servers[at].process
         try:
             writer.more(20, "writes before")
-            os.kill(process.pid, signal.SIGSTOP)
+            stand_still(process)
             one = client.t.get_collection("one", write_concern=WriteConcern(w=1))
             for number in range(1000):
                 one.insert_one({"_id": number, "text": "x" * 10_000})

@@ -185,6 +185,25 @@ class Server:
         self.cleanup()
 
 
+def stand_still(process):
+    """SIGSTOP, and waits until each thread of the process has stopped: on a busy machine one may go on for a while, and answer."""
+    os.kill(process.pid, signal.SIGSTOP)
+    until = time.monotonic() + 30
+    while any(state not in "TZX" for state in _states(process.pid)):
+        if time.monotonic() > until:
+            raise RuntimeError(f"process {process.pid} does not stop")
+        time.sleep(0.001)
+
+
+def _states(pid):
+    """The letters of `man 5 proc_pid_stat` for a process's threads."""
+    for task in pathlib.Path(f"/proc/{pid}/task").iterdir():
+        try:
+            yield (task / "stat").read_text().rsplit(")", 1)[1].split()[0]
+        except (FileNotFoundError, ProcessLookupError):
+            pass  # It has ended meanwhile.
+
+
 def venv_python(packages):
     """The interpreter of the cached virtualenv, after installing whatever of `packages` it lacks."""
     venv = cache_dir() / "venv"

@@ -303,6 +303,11 @@ impl Front {
         self.next_op.fetch_add(1, Ordering::Relaxed) + 1
     }
 
+    /// Whether a command has this name, or another spelling of its name.
+    pub fn knows(&self, command: &str) -> bool {
+        self.commands.iter().any(|known| known.name == command || known.spec.aliases.contains(&command))
+    }
+
     /// Whether `enableTestCommands` is on.
     pub fn test_commands(&self) -> bool {
         self.parameters.bool("enableTestCommands")

@@ -83,7 +83,7 @@ mod tests {
             let at = ClusterTime::default();
             decided.applied.lock().push(Applied { id, at, writers: Vec::new() });
         }
-        let mut taken = || decided.take_applied(3).iter().map(|one| one.id.number).collect::<Vec<_>>();
+        let taken = || decided.take_applied(3).iter().map(|one| one.id.number).collect::<Vec<_>>();
         assert_eq!([taken(), taken(), taken(), taken()], [vec![0, 1, 2], vec![3, 4, 5], vec![6], vec![]]);
     }
 }

@@ -9,6 +9,7 @@ from pymongo.errors import OperationFailure, PyMongoError
 from checks import alone, refused
 from cluster import eventually
 from scenarios import spread_evenly
+from sheaf_process import stand_still
 
 
 def within(seconds, run):
@@ -34,7 +35,7 @@ def partial_results_in_time(cluster):
         assert "partialResultsReturned" not in find(maxTimeMS=20000)
         opened = find(maxTimeMS=4000, batchSize=2)
         shard = cluster.shards[1].servers[0]
-        os.kill(shard.process.pid, signal.SIGSTOP)
+        stand_still(shard.process)
         try:
             cursor = within(10, lambda: find(maxTimeMS=4000))
             assert cursor["partialResultsReturned"] is True and cursor["id"] == 0, cursor

@@ -10,6 +10,7 @@ from pymongo.read_preferences import ReadPreference
 
 from checks import alone
 from cluster import eventually
+from sheaf_process import stand_still
 
 
 class Attempt:
@@ -32,7 +33,7 @@ def paused_primary(members, attempts):
     """Begins the attempts while the primary stands still; they must end before it goes on."""
     old = members.primary()
     process = members.servers[old].process
-    os.kill(process.pid, signal.SIGSTOP)
+    stand_still(process)
     try:
         begun = [Attempt(name, work) for name, work in attempts.items()]
         eventually(lambda: all(attempt.done for attempt in begun), "what was begun ends without the member")

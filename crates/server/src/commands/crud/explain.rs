@@ -144,7 +144,7 @@ impl<'a> Command<'a, Operation<'a>> for Explain<'a> {
                 let (namespace, pipeline) = command.explained(op)?;
                 explain_pipeline(op, &namespace, &pipeline, None, Hint::None, verbosity, self.command)
             }
-            other if crate::commands::TABLE.find(other).is_some() => {
+            other if op.node().front().knows(other) => {
                 bail!(Code::ILLEGAL_OPERATION, "Cannot explain cmd: {other}")
             }
             other => bail!(Code::COMMAND_NOT_FOUND, "Explain failed due to unknown command: {other}"),

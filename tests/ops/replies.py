@@ -247,7 +247,7 @@ def collection_uuid(client):
         assert reply["ok"] == 1.0 and "writeErrors" not in reply, (command, reply)
     rename = {"renameCollection": "ops_uuid.d", "to": "ops_uuid.e", "collectionUUID": right}
     fails(361, client.admin, rename)
-    fails(4928902, db, {"aggregate": 1, "pipeline": [{"$documents": []}], "cursor": {}, "collectionUUID": right})
+    fails(4928901, db, {"aggregate": 1, "pipeline": [{"$documents": []}], "cursor": {}, "collectionUUID": right})
     client.drop_database("ops_uuid")
 
 

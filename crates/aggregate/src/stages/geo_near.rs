@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use sheaf_bson::{Bump, DocBuf, Element, RawDoc, Value, doc};
+use sheaf_bson::{Bump, DocBuf, Element, MAX_DEPTH, RawDoc, Value, doc};
 use sheaf_collation::SharedCollator;
 use sheaf_errors::{Code, Result, bail};
 use sheaf_expr::{Deps, Expr, FieldPath, ParseCx, Slot};
@@ -109,6 +109,9 @@ fn option(stage: &mut GeoNear, element: Element<'_>, cx: &mut StageCx<'_>) -> Re
         "key" => match value {
             Value::String("") => {
                 bail!(Code::BAD_VALUE, "$geoNear parameter 'key' cannot be the empty string")
+            }
+            Value::String(key) if key.split('.').count() >= MAX_DEPTH => {
+                bail!(5729100, "FieldPath is too long")
             }
             Value::String(key) => stage.key = Some(key.to_owned()),
             _ => bail!(

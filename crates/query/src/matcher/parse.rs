@@ -205,7 +205,6 @@ impl Parser<'_> {
                 parts.extend(self.pathless(name, element)?);
                 continue;
             }
-            check_path_depth(name)?;
             match element.value() {
                 Value::Document(doc) if is_operators(doc, false) => self.operators(name, doc, &mut parts)?,
                 value => parts.push(parse_equality(name, value)?),
@@ -504,14 +503,4 @@ fn elem_match_of(element: Element<'_>) -> Option<Value<'_>> {
         return None;
     }
     inner(element).iter().next().filter(|first| first.key() == "$elemMatch").map(|first| first.value())
-}
-
-/// Most parts of a path: as deep as documents may nest.
-const PATH_DEPTH_MAX: usize = 180;
-
-fn check_path_depth(path: &str) -> Result<()> {
-    if path.len() >= PATH_DEPTH_MAX && path.bytes().filter(|byte| *byte == b'.').count() >= PATH_DEPTH_MAX {
-        bail!(5729100, "FieldPath is too long");
-    }
-    Ok(())
 }

@@ -133,6 +133,15 @@ pub struct OpMetrics {
     pub namespace: RefCell<Option<String>>,
 }
 
+impl OpMetrics {
+    /// Adds the keys and documents that a run has looked at, by what it said before a batch and after it.
+    pub fn examined(&self, before: (u64, u64), after: (u64, u64)) {
+        // A stage that opens its input anew forgets what the old one has read.
+        self.keys_examined.set(self.keys_examined.get() + after.0.saturating_sub(before.0));
+        self.docs_examined.set(self.docs_examined.get() + after.1.saturating_sub(before.1));
+    }
+}
+
 impl<'a> Request<'a> {
     /// The command's own arguments.
     ///

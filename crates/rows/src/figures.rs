@@ -79,6 +79,16 @@ pub fn report(operator: &mut dyn Operator, show: &mut dyn FnMut(&Figures)) {
     operator.inputs(&mut |input| report(input, show));
 }
 
+/// Keys and documents that an operator and all below it have looked at.
+pub fn examined(operator: &mut dyn Operator) -> (u64, u64) {
+    let (mut keys, mut docs) = (0, 0);
+    report(operator, &mut |figures| {
+        keys += figures.keys_examined;
+        docs += figures.docs_examined;
+    });
+    (keys, docs)
+}
+
 /// What an operator and all below it have read.
 pub fn tally(operator: &mut dyn Operator) -> Figures {
     let mut all = Figures::default();

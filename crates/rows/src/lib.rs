@@ -20,7 +20,7 @@ use sheaf_errors::Result;
 
 pub use cx::{Cx, Interrupt, Limits};
 pub use deep::Deep;
-pub use figures::{Figures, Measured, report, tally};
+pub use figures::{Figures, Measured, examined, report, tally};
 pub use simple::{Documents, Empty, Limit, Skip};
 pub use sort::Sort;
 pub use spill::temporary_runs;

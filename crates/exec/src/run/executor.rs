@@ -146,12 +146,7 @@ impl Executor {
 
     /// Sum of keys and documents looked at.
     pub fn examined(&mut self) -> (u64, u64) {
-        let (mut keys, mut docs) = (0, 0);
-        report(&mut self.root, &mut |figures| {
-            keys += figures.keys_examined;
-            docs += figures.docs_examined;
-        });
-        (keys, docs)
+        sheaf_rows::examined(&mut self.root)
     }
 
     /// Whether the end was reached.

@@ -13,7 +13,7 @@ use sheaf_exec::plan::query::Hint;
 use sheaf_expr::ParseCx;
 use sheaf_front::access::Rights;
 use sheaf_front::operations;
-use sheaf_rows::{BoxOperator, Cx, Limits, Operator, Step, pull};
+use sheaf_rows::{BoxOperator, Cx, Limits, Operator, Step, examined, pull};
 
 use crate::commands::timeseries::make_view;
 use crate::cursors::{Batch, Filled, ServerCursor};
@@ -233,9 +233,12 @@ impl PipelineCursor {
         self.db.reads().attach(op.view()?);
         let stop = op.interrupter();
         let interrupt = || stop.check();
+        let before = examined(&mut *self.run);
         let result = work(self, &mut Cx::new(self.limits, &interrupt));
         self.run.suspend();
+        let after = examined(&mut *self.run);
         self.db.reads().detach();
+        op.metrics().examined(before, after);
         if let Some(position) = self.db.take_committed() {
             op.note_commit(position);
         }

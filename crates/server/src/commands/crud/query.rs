@@ -167,10 +167,7 @@ impl ServerCursor for PlanCursor {
         executor.suspend();
         self.reads.detach();
         let done = filled?.unwrap_or(true);
-        let after = self.executor.examined();
-        let metrics = op.metrics();
-        metrics.keys_examined.set(metrics.keys_examined.get() + after.0 - before.0);
-        metrics.docs_examined.set(metrics.docs_examined.get() + after.1 - before.1);
+        op.metrics().examined(before, self.executor.examined());
         Ok(if done { Filled::Exhausted } else { Filled::More })
     }
 

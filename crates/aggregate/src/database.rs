@@ -155,7 +155,17 @@ pub trait Probe: Operator {
 
     /// How large the collection is: who asks very often had better read it once.
     fn size(&self) -> CollectionSize;
+
+    /// So many questions take as long as reading the whole collection.
+    fn worth_reading(&self) -> u64 {
+        ASKED_BY_INDEX.max(self.size().documents / SCAN_GAIN)
+    }
 }
+
+/// So many values are always asked for by an index of this server.
+const ASKED_BY_INDEX: u64 = 1000;
+/// Reading a document in a scan takes this much less time than asking such an index for one.
+const SCAN_GAIN: u64 = 8;
 
 /// How large a collection is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -71,10 +71,6 @@ struct Probing {
     held: Held,
 }
 
-/// So many values are always asked for by the index.
-const ASKED_BY_INDEX: u64 = 1000;
-/// Reading a document in a scan takes this much less time than asking an index for one.
-const SCAN_GAIN: u64 = 8;
 /// What a document takes in a table besides its bytes.
 const TABLE_ENTRY_BYTES: u64 = 256;
 
@@ -83,7 +79,7 @@ impl Probing {
     /// questions will come, perhaps.
     fn is_outrun(&self, cx: &Cx<'_>) -> bool {
         let size = self.probe.size();
-        self.asked >= ASKED_BY_INDEX.max(size.documents / SCAN_GAIN)
+        self.asked >= self.probe.worth_reading()
             && size.bytes + size.documents * TABLE_ENTRY_BYTES <= cx.limits.memory_bytes as u64 / 2
     }
 

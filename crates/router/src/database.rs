@@ -3,7 +3,8 @@
 use std::sync::{Arc, Weak};
 
 use sheaf_aggregate::{
-    Database, MergeIndex, MergeWrite, Namespace, OutWriter, Pipeline, Probe, SharedDatabase, StatsSource,
+    CollectionSize, Database, MergeIndex, MergeWrite, Namespace, OutWriter, Pipeline, Probe, SharedDatabase,
+    StatsSource,
 };
 use sheaf_bson::{ArrayBuf, DocBuf, ObjectId, RawDoc, Value, doc};
 use sheaf_cluster::{GoOn, Sharded, first_batch};
@@ -15,6 +16,7 @@ use sheaf_timeseries::TimeseriesOptions;
 use crate::addressed::{Addressed, Placed};
 use crate::gather::{self, Gather, Link, Order};
 use crate::out;
+use crate::probe::RemoteProbe;
 use crate::router::Router;
 use crate::stats::Source;
 use crate::targeting;
@@ -129,6 +131,63 @@ impl ClusterDatabase {
         })
     }
 
+    /// What `listIndexes` says of a collection.
+    fn indexes(&self, namespace: &Namespace) -> Result<Vec<DocBuf>> {
+        let command = doc! { "listIndexes": &*namespace.collection, "cursor": { "batchSize": 1000 } };
+        Ok(first_batch(self.ask_one(namespace, None, &command, false, &|| Ok(()))?.as_raw()))
+    }
+
+    /// Plans questions for documents by a field that has an index; `None` where reading all is the only way.
+    fn plan_questions(
+        &self,
+        namespace: &Namespace,
+        field: &str,
+        collator: Option<&SharedCollator>,
+    ) -> Result<Option<RemoteProbe>> {
+        // What is asked about a collection is not asked as of another time.
+        if self.in_transaction || self.link.reads_as_of().is_some() {
+            return Ok(None);
+        }
+        let own =
+            self.collation.as_ref().map_or(Ok(None), |collation| Collator::parse(collation.as_raw()))?;
+        if own.as_ref() != collator {
+            return Ok(None);
+        }
+        let helps = |index: &DocBuf| {
+            let index = index.as_raw();
+            let first = index.get("key").and_then(|key| key.as_doc()).and_then(|key| key.iter().next());
+            let whole = ["partialFilterExpression", "sparse", "hidden", "weights"];
+            first.is_some_and(|first| first.key() == field && first.value().as_f64().is_some())
+                && whole.iter().all(|option| index.get(option).is_none())
+                && compares_as(index, collator)
+        };
+        if !self.indexes(namespace)?.iter().any(helps) {
+            return Ok(None);
+        }
+        let size = self.size(namespace)?;
+        // Without a word of its own a collection would compare by its default.
+        let collation = self.collation.clone().unwrap_or_else(|| doc! { "locale": "simple" });
+        let database = Arc::new(ClusterDatabase { collation: Some(collation), ..self.clone() });
+        Ok(Some(RemoteProbe::new(database, namespace.clone(), field, collator.cloned(), size)))
+    }
+
+    /// How large a collection is, on all shards.
+    fn size(&self, namespace: &Namespace) -> Result<CollectionSize> {
+        let go_on: GoOn<'_> = &|| Ok(());
+        let command = doc! { "collStats": &*namespace.collection };
+        self.link.until_fresh(namespace, false, go_on, |placed| {
+            let to = self.targets(placed, &Pipeline::default(), go_on)?;
+            let mut size = CollectionSize { documents: 0, bytes: 0 };
+            for answer in self.link.ask_each(&to, &namespace.database, &command, false, go_on)? {
+                let answer = answer?;
+                let number = |name: &str| answer.reply().get(name).and_then(|number| number.as_exact_i64());
+                size.documents += number("count").unwrap_or(0).max(0) as u64;
+                size.bytes += number("size").unwrap_or(0).max(0) as u64;
+            }
+            Ok(size)
+        })
+    }
+
     fn run_on(
         &self,
         namespace: &Namespace,
@@ -167,6 +226,13 @@ impl ClusterDatabase {
     }
 }
 
+/// Whether an index compares strings like this.
+fn compares_as(index: RawDoc<'_>, collator: Option<&SharedCollator>) -> bool {
+    let own = index.get("collation").and_then(|collation| collation.as_doc());
+    // One that cannot be read is no index that vouches for anything.
+    own.map_or(Ok(None), Collator::parse).is_ok_and(|own| own.as_ref() == collator)
+}
+
 /// The first entry of `writeErrors`.
 pub fn first_write_error(reply: RawDoc<'_>) -> Option<Error> {
     let errors = reply.get("writeErrors").and_then(|errors| errors.as_array())?;
@@ -202,12 +268,18 @@ impl Database for ClusterDatabase {
 
     fn prepare_equal(
         &self,
-        _: &Namespace,
-        _: &str,
-        _: Option<&SharedCollator>,
+        namespace: &Namespace,
+        field: &str,
+        collator: Option<&SharedCollator>,
     ) -> Result<Option<Box<dyn Probe>>> {
-        // A question for each document would be a round trip for each.
-        Ok(None)
+        match self.plan_questions(namespace, field, collator) {
+            Ok(probe) => Ok(probe.map(|probe| Box::new(probe) as Box<dyn Probe>)),
+            // A view, for one: it is read as a whole, and that says what is wrong where something is.
+            Err(_) => {
+                sheaf_meter::check()?;
+                Ok(None)
+            }
+        }
     }
 
     fn stats(
@@ -251,9 +323,8 @@ impl Database for ClusterDatabase {
             // The shard key says which shard, and that has each `_id` once.
             return Ok(Some(MergeIndex { sparse: false }));
         }
-        let command = doc! { "listIndexes": &*namespace.collection, "cursor": { "batchSize": 1000 } };
-        let indexes = match self.ask_one(namespace, None, &command, false, &|| Ok(())) {
-            Ok(reply) => first_batch(reply.as_raw()),
+        let indexes = match self.indexes(namespace) {
+            Ok(indexes) => indexes,
             Err(error) if error.code() == Code::NAMESPACE_NOT_FOUND => {
                 return Ok((on.len() == 1 && on[0] == "_id").then_some(MergeIndex { sparse: false }));
             }
@@ -262,11 +333,8 @@ impl Database for ClusterDatabase {
         let fits = |index: &RawDoc<'_>| {
             let key = index.get("key").and_then(|key| key.as_doc()).unwrap_or(RawDoc::EMPTY);
             let unique = index.get("unique").is_some_and(|unique| unique.truthy());
-            let own = index.get("collation").and_then(|collation| collation.as_doc());
-            // One that cannot be read is no index that vouches for anything.
-            let Ok(own) = own.map_or(Ok(None), Collator::parse) else { return false };
             (unique || index.get("name").and_then(|name| name.as_str()) == Some("_id_"))
-                && own.as_ref() == collator
+                && compares_as(*index, collator)
                 && index.get("partialFilterExpression").is_none()
                 && key.count() == on.len()
                 && key.iter().all(|field| on.iter().any(|path| path == field.key()))

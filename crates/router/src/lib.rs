@@ -25,6 +25,7 @@ mod open_times;
 mod out;
 mod parameters;
 mod partial;
+mod probe;
 mod route;
 mod router;
 mod sampling;

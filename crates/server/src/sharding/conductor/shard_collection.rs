@@ -146,11 +146,9 @@ impl Conductor {
             );
         }
         let primary = self.primary_shard(db)?;
-        let uuid: [u8; 16] = *sheaf_storage::Uuid::new_v4().as_bytes();
         let begin = doc! {
             "_id": namespace, "op": "shardCollection", "phase": "closing", "primary": &primary,
-            "key": asked.pattern.document(), "unique": asked.unique, "simple": asked.simple, "presplit": asked.presplit,
-            "newUuid": uuid_value(&uuid)
+            "key": asked.pattern.document(), "unique": asked.unique, "simple": asked.simple, "presplit": asked.presplit
         };
         let begin = match &asked.timeseries {
             Some(timeseries) => begin.with("timeseries", &timeseries.to_doc()),
@@ -196,10 +194,12 @@ pub(super) fn phase(conductor: &Conductor, at: RawDoc<'_>, go_on: Interrupt<'_>)
 fn close(conductor: &Conductor, at: RawDoc<'_>, go_on: Interrupt<'_>) -> Result<Phase> {
     let (namespace, primary) = (name_of(at), text(at, "primary"));
     let (pattern, step) = (pattern_of(at)?, conductor.step()?);
+    // A new one each time: what was made before is there by its name, or was dropped and never comes back.
+    let new = sheaf_storage::Uuid::new_v4();
     let command = doc! {
         (name::CLOSE): namespace, "step": step, "key": pattern.document(),
         "unique": at.get_or_missing("unique"), "simple": at.get_or_missing("simple"),
-        "newUuid": at.get_or_missing("newUuid"), "timeseries": at.get_or_missing("timeseries")
+        "newUuid": uuid_value(new.as_bytes()), "timeseries": at.get_or_missing("timeseries")
     };
     let closed = conductor.tell(primary, &command, go_on)?;
     let closed = closed.as_raw();

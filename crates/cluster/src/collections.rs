@@ -190,6 +190,11 @@ impl Directory {
         Ok(believed)
     }
 
+    /// What is believed of a namespace, if anything is; nobody is asked.
+    pub fn known_collection(&self, ns: &str) -> Option<Arc<Believed>> {
+        self.collections.fresh(ns)
+    }
+
     /// A shard has said that this is out of date: whoever needs it next asks. What others have found since stays.
     pub fn stale(&self, believed: &Believed) {
         believed.stale.store(true, Ordering::Release);

@@ -38,6 +38,8 @@ pub struct Operation<'a> {
     pub settings: RefCell<Option<DocBuf>>,
     /// The command as it runs, where that is not as it came: about the buckets of a time-series collection.
     pub rewritten: Cell<Option<RawDoc<'a>>>,
+    /// Whether a shard has said that this router is wrong about what is a time-series collection with sharded buckets.
+    pub corrected: Cell<bool>,
     /// Instead of an answer: wait, and run the same request again.
     pub parked: RefCell<Option<Parked>>,
     /// The time as of which shards are read, outside a transaction.
@@ -65,6 +67,7 @@ impl<'a> Operation<'a> {
             attempt: Cell::new(None),
             settings: RefCell::new(None),
             rewritten: Cell::new(None),
+            corrected: Cell::new(false),
             parked: RefCell::new(None),
             read_at: Cell::new(None),
             time: Cell::new(0),

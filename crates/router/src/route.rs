@@ -9,7 +9,7 @@ use sheaf_cluster::{Believed, Sharded};
 use sheaf_errors::{Code, Error, Result};
 use sheaf_shard::ShardId;
 use sheaf_shard::placement::Ranges;
-use sheaf_timeseries::{BUCKETS_PREFIX, buckets_namespace};
+use sheaf_timeseries::buckets_namespace;
 
 use crate::addressed::{Addressed, Placed, ShardVersion, on_the_way};
 use crate::op::Operation;
@@ -59,7 +59,13 @@ impl Operation<'_> {
             if !is_plain {
                 return Ok(false);
             }
-            let buckets = self.believed(db, &format!("{BUCKETS_PREFIX}{name}"))?;
+            let buckets = buckets_namespace(db, name);
+            // Shards refuse a write to measurements by a router that does not know of the buckets; so few are, that asking about each
+            // collection would be for nothing, and wait where nobody answers.
+            let buckets = match self.corrected.get() || !WRITES.contains(&self.command.name) {
+                true => Some(self.router.directory.collection(&buckets, &|| self.check_interrupt())?),
+                false => self.router.directory.known_collection(&buckets),
+            };
             let buckets = buckets.and_then(|buckets| buckets.sharded.clone());
             Ok(buckets.is_some_and(|buckets| buckets.timeseries.is_some()))
         })
@@ -73,6 +79,9 @@ impl Operation<'_> {
         self.router.directory.collection(&ns, &|| self.check_interrupt()).map(Some)
     }
 }
+
+/// The commands that change documents.
+const WRITES: &[&str] = &["insert", "update", "delete", "findAndModify", "bulkWrite"];
 
 /// The first pause where a shard knows something that the directory does not tell yet, and the longest.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(500));

@@ -54,6 +54,7 @@ pub fn run<'a>(args: &mut Args<'a>, op: &Operation<'a>, run: RunOnRouter) -> Res
         match done {
             Err(error) if has_turned(&error) && began.elapsed() < PATIENCE && !op.in_transaction() => {
                 op.check_interrupt()?;
+                op.corrected.set(true);
                 op.blocking(|| std::thread::sleep(PAUSE));
             }
             done => return done,

@@ -134,7 +134,7 @@ impl ClusterDatabase {
     /// What `listIndexes` says of a collection.
     fn indexes(&self, namespace: &Namespace) -> Result<Vec<DocBuf>> {
         let command = doc! { "listIndexes": &*namespace.collection, "cursor": { "batchSize": 1000 } };
-        Ok(first_batch(self.ask_one(namespace, None, &command, false, &|| Ok(()))?.as_raw()))
+        Ok(first_batch(self.ask_one(namespace, None, &command, false, &sheaf_meter::check)?.as_raw()))
     }
 
     /// Plans questions for documents by a field that has an index; `None` where reading all is the only way.
@@ -173,7 +173,7 @@ impl ClusterDatabase {
 
     /// How large a collection is, on all shards.
     fn size(&self, namespace: &Namespace) -> Result<CollectionSize> {
-        let go_on: GoOn<'_> = &|| Ok(());
+        let go_on: GoOn<'_> = &sheaf_meter::check;
         let command = doc! { "collStats": &*namespace.collection };
         self.link.until_fresh(namespace, false, go_on, |placed| {
             let to = self.targets(placed, &Pipeline::default(), go_on)?;
@@ -315,7 +315,7 @@ impl Database for ClusterDatabase {
             return Ok(Some(MergeIndex { sparse: false }));
         }
         if collator.is_none()
-            && let Some(key) = self.link.shard_key(namespace, &|| Ok(()))?
+            && let Some(key) = self.link.shard_key(namespace, &sheaf_meter::check)?
             && on.iter().any(|path| path == "_id")
             && on.iter().all(|path| path == "_id" || key.contains(path))
             && key.iter().all(|field| on.contains(field))

@@ -145,6 +145,12 @@ impl ConnectionString {
         self.replica_set.is_some() || self.routed
     }
 
+    /// How long an answer may be waited for until somebody looks after the member: one of a set, by a client that sends again.
+    pub(crate) fn look_after(&self) -> Duration {
+        let watched = self.retry && self.replica_set.is_some() && !self.direct;
+        if watched { crate::select::LOOK_AFTER.min(self.socket_timeout) } else { self.socket_timeout }
+    }
+
     /// For a deployment that loses members: what can be sent again is, and nobody is waited for long.
     #[must_use]
     pub fn enduring(&self) -> ConnectionString {

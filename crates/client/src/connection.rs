@@ -175,8 +175,19 @@ impl Connection {
 
     /// Sends a message, and unless it says that more is to come, receives the reply.
     pub fn exchange(&mut self, message: &mut Message) -> Result<()> {
+        self.exchange_while(message, &mut no_answer)
+    }
+
+    /// The same. `go_on` is asked each time that nothing has come for as long as a read waits.
+    ///
+    /// Errors: the network's, and those of `go_on`; nothing more can be said on this connection then.
+    pub fn exchange_while(
+        &mut self,
+        message: &mut Message,
+        go_on: &mut dyn FnMut() -> Result<()>,
+    ) -> Result<()> {
         self.send(message)?;
-        if message.flags & Flags::MORE_TO_COME != 0 { Ok(()) } else { self.receive() }
+        if message.flags & Flags::MORE_TO_COME != 0 { Ok(()) } else { self.receive_while(go_on) }
     }
 
     /// The last reply's document.
@@ -267,10 +278,6 @@ impl Connection {
         Ok(bytes)
     }
 
-    fn receive(&mut self) -> Result<()> {
-        self.receive_while(&mut || Err(io::Error::new(io::ErrorKind::TimedOut, "no answer in time").into()))
-    }
-
     /// Receives the reply to the message that was sent last. `go_on` is asked each time that nothing has come for as long as a read waits.
     ///
     /// Errors: the network's, and those of `go_on`; nothing more can be said on this connection then.
@@ -325,6 +332,11 @@ impl Connection {
         }
         Ok(header.length as usize)
     }
+}
+
+/// Nobody goes on waiting.
+pub(super) fn no_answer() -> Result<()> {
+    Err(io::Error::new(io::ErrorKind::TimedOut, "no answer in time").into())
 }
 
 /// The error that a reply reports, be it the command's, a single write's, or the write concern's.

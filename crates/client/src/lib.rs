@@ -50,7 +50,7 @@ pub mod tls {
 pub use session::{TransactionOptions, commit_is_unknown};
 
 pub use error::{Error, Result, ServerError};
-use select::{Election, SELECTION, find_node};
+use select::{Election, SELECTION, find_node, still_worth_waiting};
 use session::Session;
 
 /// A namespace and how it is written to.
@@ -357,7 +357,16 @@ impl Client {
             Side::Reader => &mut self.reader,
         };
         let Some(connection) = slot else { return Err(Error::failed("no connection")) };
-        let outcome = connection.exchange(&mut self.message);
+        let preference =
+            if side == Side::Primary { ReadPreference::Primary } else { self.to.read_preference };
+        let (to, newest, address) = (&self.to, &mut self.newest, connection.address().to_owned());
+        let began = Instant::now();
+        let outcome = connection.exchange_while(&mut self.message, &mut || {
+            if began.elapsed() >= to.socket_timeout {
+                return connection::no_answer();
+            }
+            still_worth_waiting(to, &address, preference, newest)
+        });
         if outcome.is_err() {
             // What comes next on this connection is not known: the next operation takes a new one.
             *slot = None;
@@ -402,10 +411,11 @@ impl Client {
     fn ensure(&mut self, side: Side) -> Result<()> {
         match side {
             Side::Primary if self.primary.is_none() => {
-                self.primary = Some(find_node(&self.to, ReadPreference::Primary, &mut self.newest)?);
+                self.primary = Some(find_node(&mut self.to, ReadPreference::Primary, &mut self.newest)?);
             }
             Side::Reader if self.reader.is_none() => {
-                self.reader = Some(find_node(&self.to, self.to.read_preference, &mut self.newest)?);
+                let preference = self.to.read_preference;
+                self.reader = Some(find_node(&mut self.to, preference, &mut self.newest)?);
             }
             _ => {}
         }

@@ -3,11 +3,15 @@
 //! Each member is asked what it is, and those that it names are asked too. A primary that calls another one its elder (a
 //! lower `electionId`) is one that does not know yet that it was voted out. A member that does not answer, as a paused
 //! one, must not hold up the search: the time that each is given is short at first and grows from round to round.
+//!
+//! Nor must it hold up an operation that it was given: drivers have a thread that watches every member, this client looks around while it
+//! waits ([`still_worth_waiting`]).
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
+use std::io;
 use std::time::{Duration, Instant};
 
-use super::{Connection, ConnectionString, ReadPreference};
+use super::{Connection, ConnectionString, ReadPreference, Role};
 use crate::error::{Error, Result};
 
 /// How long a client looks for a primary before it gives up: longer than an election takes.
@@ -19,13 +23,16 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// Members whose round trip is at most so much longer than the nearest one's are as near.
 const LATENCY_WINDOW: Duration = Duration::from_millis(15);
 
+/// A member that has been silent for so long while an operation waits for it is looked after.
+pub(super) const LOOK_AFTER: Duration = Duration::from_secs(1);
+
 /// `electionId`, which grows from election to election.
 pub(super) type Election = [u8; 12];
 
 /// Looks for a node that may be used so, until the patience of [`SELECTION`] is over. `newest` is the last election that
-/// the client has heard of.
+/// the client has heard of. Members of the set that `to` did not name are named in it then: the one that it did may be the next to fail.
 pub(super) fn find_node(
-    to: &ConnectionString,
+    to: &mut ConnectionString,
     preference: ReadPreference,
     newest: &mut Option<Election>,
 ) -> Result<Connection> {
@@ -33,8 +40,16 @@ pub(super) fn find_node(
     let alone = to.hosts.len() == 1 && !to.is_replicated();
     let mut patience = if alone { to.connect_timeout } else { FIRST_PATIENCE.min(to.connect_timeout) };
     loop {
-        let mut round = Round { to, preference, newest, patience, candidates: Vec::new() };
-        let last = match round.ask_all() {
+        let (candidates, named) = (Vec::new(), Vec::new());
+        let mut round = Round { to, preference, newest, patience, candidates, named };
+        let outcome = round.ask_all();
+        let named = round.named;
+        if to.replica_set.is_some() {
+            to.hosts.extend(named);
+            let mut seen = HashSet::new();
+            to.hosts.retain(|host| seen.insert(host.clone()));
+        }
+        let last = match outcome {
             Ok(connection) => return Ok(connection),
             Err(error) => error,
         };
@@ -45,11 +60,43 @@ pub(super) fn find_node(
         if Instant::now() > deadline {
             // Of a set, this may pass.
             let text = format!("no {} in {} s: {last}", preference.name(), SELECTION.as_secs());
-            return Err(std::io::Error::new(std::io::ErrorKind::TimedOut, text).into());
+            return Err(io::Error::new(io::ErrorKind::TimedOut, text).into());
         }
         patience = (patience * 2).min(to.connect_timeout);
         std::thread::sleep(PAUSE);
     }
+}
+
+/// Looks around while an operation waits for a member's answer: whether that one still says what it is, and whether another primary was
+/// elected since.
+///
+/// Errors: what speaks against waiting any longer, as a timeout of the network, after which an operation may be sent again.
+pub(super) fn still_worth_waiting(
+    to: &ConnectionString,
+    address: &str,
+    preference: ReadPreference,
+    newest: &mut Option<Election>,
+) -> Result<()> {
+    let lost = |why: &str| Err(io::Error::new(io::ErrorKind::TimedOut, format!("{address} {why}")).into());
+    let mut hurried = to.clone();
+    (hurried.connect_timeout, hurried.socket_timeout) = (FIRST_PATIENCE, FIRST_PATIENCE);
+    let ask = |host: &str| Connection::open(host, &hurried).and_then(|mut connection| connection.hello());
+    let Ok(role) = ask(address) else { return lost("does not say what it is") };
+    if preference != ReadPreference::Primary {
+        return Ok(());
+    }
+    let mut others = to.hosts.clone();
+    others.extend(role.hosts);
+    others.sort_unstable();
+    others.dedup();
+    let elected = others.iter().filter(|host| *host != address).filter_map(|host| ask(host).ok());
+    let elected = elected.filter(|role| role.primary).map(|role| role.election).max().flatten();
+    if elected <= *newest {
+        return Ok(());
+    }
+    // The search that follows must not come back to this one, which believes that it is the primary still.
+    *newest = elected;
+    lost("is no longer the primary")
 }
 
 /// One round of questions.
@@ -60,6 +107,8 @@ struct Round<'a> {
     patience: Duration,
     /// Members that would do: how well (0 is best), and how far away.
     candidates: Vec<(u32, Duration, Connection)>,
+    /// Those that the set's members name.
+    named: Vec<String>,
 }
 
 impl Round<'_> {
@@ -102,11 +151,12 @@ impl Round<'_> {
         let began = Instant::now();
         let mut role = connection.hello()?;
         let distance = began.elapsed();
-        connection.set_timeout(self.to.socket_timeout)?;
+        connection.set_patience(self.to.look_after(), self.to.socket_timeout)?;
         if let Some(wanted) = self.to.replica_set.as_deref().filter(|name| role.set.as_deref() != Some(name))
         {
             return Err(Error::failed(format!("it is not a member of the replica set {wanted}")));
         }
+        self.named.extend(role.hosts.iter().chain(&role.passives).cloned());
         hosts.extend(role.hosts.drain(..).chain(role.passives.drain(..)));
         if let Some(primary) = role.primary_host.take().filter(|primary| primary != host) {
             hosts.push_front(primary);

@@ -154,6 +154,10 @@ struct Known {
     asked: Vec<(usize, String, DocBuf)>,
     /// What the next commands other than hello are answered with; `None` cuts the connection.
     answers: std::collections::VecDeque<Option<DocBuf>>,
+    /// These take commands and say nothing.
+    silent: [bool; 3],
+    /// Nor do they say what they are.
+    stopped: [bool; 3],
     /// Happens after the next of these answers.
     then: Option<fn(&mut Known)>,
 }
@@ -217,6 +221,13 @@ fn serve_member(member: usize, mut stream: std::net::TcpStream, known: &std::syn
         let Ok(sheaf_wire::Request::Msg(request)) = sheaf_wire::parse(&message) else { panic!() };
         let name = request.body.iter().next().unwrap().key().to_owned();
         let mut known = known.lock().unwrap();
+        if known.stopped[member] || (known.silent[member] && name != "hello") {
+            known.asked.push((member, name, DocBuf::from(request.body)));
+            if let Some(then) = known.then.take() {
+                then(&mut known);
+            }
+            continue;
+        }
         let reply = if name == "hello" {
             Some(hello_of(&known, member))
         } else {
@@ -330,6 +341,60 @@ fn a_primary_that_was_voted_out_is_not_believed() {
     });
     assert!(began.elapsed() >= Duration::from_millis(150));
     assert_eq!(set.asked().last().unwrap().0, 2);
+}
+
+#[test]
+fn a_primary_that_falls_silent_is_not_waited_for() {
+    let wait_for_one_that = |falls_silent: fn(&mut Known)| {
+        let set = MockSet::start();
+        let mut to = set.connection_string();
+        // It is the one that is asked first.
+        to.hosts = vec![set.known().addresses[2].clone()];
+        let mut client = Client::connect(&to).unwrap();
+        falls_silent(&mut set.known());
+        // The old one believes that it is the primary still.
+        set.answer(
+            &[],
+            Some(|known| {
+                known.primary = [true, false, true];
+                known.election[0] = 2;
+            }),
+        );
+        let began = Instant::now();
+        insert_one(&mut client).unwrap();
+        assert!(began.elapsed() < client.connection_string().socket_timeout / 4);
+        let asked = set.asked();
+        let inserts: Vec<_> = asked.iter().filter(|(_, name)| name == "insert").collect();
+        assert_eq!(inserts, [&(2, "insert".to_owned()), &(0, "insert".to_owned())]);
+    };
+    // Cut off with its clients: it says what it is, and another one was elected.
+    wait_for_one_that(|known| known.silent[2] = true);
+    // Paused.
+    wait_for_one_that(|known| (known.silent[2], known.stopped[2]) = (true, true));
+}
+
+#[test]
+fn a_slow_answer_of_the_primary_is_waited_for() {
+    let set = MockSet::start();
+    let mut to = set.connection_string();
+    to.socket_timeout = 3 * super::select::LOOK_AFTER;
+    let mut client = Client::connect(&to).unwrap();
+    set.known().silent[2] = true;
+    let began = Instant::now();
+    let mut insert = client.insert(&Collection::new("lab", "x"));
+    insert.push(|document| {
+        document.append("_id", 1);
+    });
+    // Until the time is over, and not sent again to the same one before.
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(2 * super::select::LOOK_AFTER);
+            assert_eq!(set.asked().len(), 1);
+            set.known().silent[2] = false;
+        });
+        insert.send().unwrap();
+    });
+    assert!(began.elapsed() >= to.socket_timeout);
 }
 
 #[test]

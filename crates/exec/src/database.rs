@@ -23,7 +23,7 @@ use sheaf_expr::{ParseCx, SystemVariables};
 use sheaf_query::matcher::Matcher;
 use sheaf_rows::{BoxOperator, Cx, Empty, Operator, pull};
 use sheaf_storage::{Collection, Engine, OpTime, View, Write};
-use sheaf_timeseries::TimeseriesOptions;
+use sheaf_timeseries::{TimeseriesOptions, index_for_buckets};
 
 use crate::change_stream::{ChangeStreamSource, SharedPosition};
 use crate::find;
@@ -111,8 +111,7 @@ impl Db {
     pub fn new(engine: Engine, reads: Reads, hooks: Hooks, hint: Option<(&Namespace, Hint)>) -> Self {
         let own = hint.as_ref().map(|(namespace, _)| namespace.to_string());
         let hint = hint.filter(|(_, hint)| *hint != Hint::None);
-        // On a view it holds for the collection below.
-        let hint = hint.map(|(namespace, hint)| (below(&reads.view(), namespace), hint));
+        let hint = hint.map(|(namespace, hint)| hint_below(&reads.view(), namespace, hint));
         Db(Arc::new(Inner {
             engine,
             reads,
@@ -244,14 +243,29 @@ impl Db {
     }
 }
 
-/// The collection below a view, and below the views that it may be on.
-fn below(view: &View, namespace: &Namespace) -> String {
-    let mut on = namespace.to_string();
+/// The collection below a view, and below the views that it may be on, for which a hint holds; and what the hint is there:
+/// a key pattern on measurements is one on their buckets.
+pub fn hint_below(view: &View, namespace: &Namespace, hint: Hint) -> (String, Hint) {
+    let (mut on, mut hint) = (namespace.to_string(), hint);
     for _ in 0..MAX_VIEW_DEPTH {
-        let Some((under, _)) = view.collection(&on).and_then(|found| found.view.as_ref()) else { break };
+        let Some(found) = view.collection(&on) else { break };
+        let Some((under, _)) = &found.view else { break };
+        if found.is_timeseries()
+            && let Some(options) = TimeseriesOptions::of_catalog(found.options.as_raw())
+        {
+            hint = hint_on_buckets(hint, &options);
+        }
         on = Namespace::new(namespace.database.clone(), under.clone()).to_string();
     }
-    on
+    (on, hint)
+}
+
+/// What a hint on measurements is on their buckets. A pattern that no index of buckets could have stays as it is, and finds none.
+pub fn hint_on_buckets(hint: Hint, options: &TimeseriesOptions) -> Hint {
+    match hint {
+        Hint::Pattern(key) => Hint::Pattern(index_for_buckets(key.as_raw(), options).unwrap_or(key)),
+        other => other,
+    }
 }
 
 /// The query that a pipeline's leading stages make, and how many stages those are.
@@ -290,11 +304,12 @@ pub fn head_query(pipeline: &Pipeline) -> (Query, usize) {
     (query, done)
 }
 
-/// What reads a view compares strings as the view does.
+/// What reads a view compares strings as the view does. Measurements are compared as each command says: that they are a
+/// view on buckets does not show.
 ///
 /// Errors: `OptionNotSupportedOnView`.
 pub fn check_view_collation(view: &Collection, pipeline: &Pipeline) -> Result<()> {
-    if view.collator.as_ref() != pipeline.collator() {
+    if view.collator.as_ref() != pipeline.collator() && !view.is_timeseries() {
         bail!(
             Code::OPTION_NOT_SUPPORTED_ON_VIEW,
             "Cannot override the default collation of view {}",

@@ -32,7 +32,8 @@ impl<'a> Command<'a, Request<'a>> for ListCommands {
         ends_with_client: false,
     };
 
-    fn parse(_: &mut Args<'a>) -> Result<Self> {
+    fn parse(args: &mut Args<'a>) -> Result<Self> {
+        args.ignore_rest();
         Ok(ListCommands)
     }
 

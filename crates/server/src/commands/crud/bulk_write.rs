@@ -25,7 +25,7 @@ use super::writes::{
 use crate::args::{Args, Documents, NonNegative, check_collection_name, check_db_name};
 use crate::command::*;
 use crate::commands::ddl::names;
-use crate::commands::timeseries::{self, UpdateParts};
+use crate::commands::timeseries::{self, Selected, UpdateParts};
 use crate::cursors::{Batch, Filled, ServerCursor};
 use crate::op::Operation;
 use crate::reply::Reply;
@@ -409,9 +409,10 @@ impl<'a> BulkWrite<'a> {
                 let result = timeseries::update(op, w, cx, collection, &update.parts(self.variables))?;
                 Ok(Done { n: result.matched, modified: Some(result.modified), upserted: None })
             }
-            Kind::Delete { filter, multi, .. } if measured => {
-                let filter = (*filter, self.variables);
-                let (n, _) = timeseries::delete(op, w, cx, collection, filter, *multi)?;
+            Kind::Delete { filter, multi, hint, collation } if measured => {
+                let variables = self.variables;
+                let selected = Selected { filter: *filter, variables, collation: *collation, hint: *hint };
+                let (n, _) = timeseries::delete(op, w, cx, collection, &selected, *multi)?;
                 Ok(Done { n, modified: None, upserted: None })
             }
             Kind::Insert(document) => {
@@ -507,12 +508,11 @@ impl UpdateOp<'_> {
     /// The operation as one on measurements.
     fn parts<'p>(&'p self, variables: Option<RawDoc<'p>>) -> UpdateParts<'p> {
         UpdateParts {
-            filter: self.filter,
+            selected: Selected { filter: self.filter, variables, collation: self.collation, hint: self.hint },
             update: self.update,
             multi: self.multi,
             upsert: self.upsert,
             array_filters: &self.array_filters,
-            variables,
         }
     }
 

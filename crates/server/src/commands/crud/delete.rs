@@ -19,7 +19,7 @@ use super::writes::{
 };
 use crate::args::{Args, Documents};
 use crate::command::*;
-use crate::commands::timeseries;
+use crate::commands::timeseries::{self, Selected};
 use crate::op::Operation;
 use crate::reply::Reply;
 
@@ -107,9 +107,9 @@ impl<'a> Command<'a, Operation<'a>> for Delete<'a> {
                             return Ok(None);
                         };
                         if timeseries::is_measured(op, &collection) {
-                            let filter = (one.q, self.variables);
+                            let selected = one.selected(self.variables);
                             let (n, _) =
-                                timeseries::delete(op, w, &cx, &collection, filter, statement.multi)?;
+                                timeseries::delete(op, w, &cx, &collection, &selected, statement.multi)?;
                             deleted.set(deleted.get() + n);
                             return Ok(None);
                         }
@@ -181,6 +181,11 @@ impl<'a> DeleteOne<'a> {
     fn point(&self) -> Option<Value<'a>> {
         let plain = !self.multi && self.hint.is_missing() && self.collation.is_none();
         only_id(self.q).filter(|_| plain)
+    }
+
+    /// What is to be deleted of measurements.
+    fn selected<'s>(&'s self, variables: Option<RawDoc<'s>>) -> Selected<'s> {
+        Selected { filter: self.q, variables, collation: self.collation, hint: self.hint }
     }
 
     fn statement(

@@ -3,7 +3,7 @@
 use sheaf_aggregate::{Namespace, Pipeline};
 use sheaf_bson::{ArrayBuf, Bump, DocBuf, DocWriter, RawDoc, Timestamp, Value};
 use sheaf_errors::{Code, Result, bail};
-use sheaf_exec::database::resolve_view;
+use sheaf_exec::database::{hint_below, resolve_view};
 pub use sheaf_exec::explain::Verbosity;
 use sheaf_exec::explain::pipeline::PipelineOf;
 use sheaf_exec::explain::{Explained, Top, WouldModify, explain};
@@ -216,7 +216,8 @@ impl Explain<'_> {
             let stages = pipeline();
             let parsed =
                 parse(stages.as_raw(), &on, &mut parse_cx(op, None)?.with_collator(query.collator.clone()))?;
-            return explain_pipeline(op, &on, &parsed, None, Hint::None, self.verbosity, self.command);
+            let hint = query.hint.clone();
+            return explain_pipeline(op, &on, &parsed, None, hint, self.verbosity, self.command);
         }
         let stop = op.interrupter();
         let interrupt = || stop.check();
@@ -261,6 +262,7 @@ fn explain_pipeline(
 ) -> Result<Reply> {
     let db = database(op, None, false)?;
     let view = op.view()?;
+    let (_, hint) = hint_below(&view, namespace, hint);
     let named = view.collection(&namespace.to_string()).cloned();
     let resolved = match named.as_ref().filter(|found| found.is_view() && !pipeline.has_own_source()) {
         Some(found) => Some(resolve_view(&view, found, pipeline, op.system_variables())?),

@@ -127,7 +127,8 @@ impl<'a> Command<'a, Operation<'a>> for Find<'a> {
             return Ok(empty_cursor(op, &namespace));
         };
         if collection.is_view() {
-            return op.blocking(|| self.on_view(op, &namespace));
+            // Its natural order is that of the collection below, for which the hint holds.
+            return op.blocking(|| self.on_view(op, &namespace, query.hint));
         }
         if self.tailable && collection.capped.is_none() {
             bail!(
@@ -250,7 +251,7 @@ impl<'a> Find<'a> {
             if let Some(filter) = self.filter.filter(|filter| !filter.is_empty()) {
                 out.document().append("$match", filter);
             }
-            if let Some(sort) = self.sort.filter(|sort| !sort.is_empty()) {
+            if let Some(sort) = self.sort.filter(|sort| !sort.is_empty() && sort.get("$natural").is_none()) {
                 out.document().append("$sort", sort);
             }
             if self.skip > 0 {
@@ -266,7 +267,7 @@ impl<'a> Find<'a> {
     }
 
     /// A query on a view is a pipeline on what the view stands on.
-    fn on_view(&self, op: &Operation<'a>, namespace: &str) -> Result<Reply> {
+    fn on_view(&self, op: &Operation<'a>, namespace: &str, hint: Hint) -> Result<Reply> {
         for (given, what) in [
             (self.tailable, "tailable"),
             (self.return_key, "returnKey"),
@@ -281,7 +282,6 @@ impl<'a> Find<'a> {
         let on = Namespace::new(op.db(), self.collection);
         let stages = self.pipeline();
         let pipeline = super::pipeline::parse(stages.as_raw(), &on, &mut self.parse_cx(op)?)?;
-        let hint = Hint::parse(self.hint)?;
         let disk = self.allow_disk_use.unwrap_or(true);
         let cursor = PipelineCursor::open(op, &on, &pipeline, hint, disk, false)?;
         let batch_size = self.batch_size.map(|n| n as usize);

@@ -25,7 +25,7 @@ use super::writes::{
 use crate::args::{Args, Array, Loose};
 use crate::command::*;
 use crate::commands::ddl::names;
-use crate::commands::timeseries;
+use crate::commands::timeseries::{self, Selected};
 use crate::op::Operation;
 use crate::reply::Reply;
 use crate::sampling::{Diffs, sample_of};
@@ -260,8 +260,13 @@ impl<'a> FindAndModify<'a> {
                 "Cannot perform findAndModify with sort on a time-series collection"
             );
         }
-        let filter = (self.query.unwrap_or(RawDoc::EMPTY), self.variables);
-        let (n, value) = timeseries::delete(op, w, cx, view, filter, false)?;
+        let selected = Selected {
+            filter: self.query.unwrap_or(RawDoc::EMPTY),
+            variables: self.variables,
+            collation: self.collation,
+            hint: self.hint,
+        };
+        let (n, value) = timeseries::delete(op, w, cx, view, &selected, false)?;
         Ok(Modified { n, value, ..Modified::default() })
     }
 

@@ -85,7 +85,9 @@ fn collator_of(
         return Ok(own.cloned());
     };
     let wanted = Collator::parse(collation)?;
-    if wanted.as_ref() != own && collection.is_some_and(|collection| collection.is_view()) {
+    // Measurements may be compared otherwise, though they are a view.
+    let fixed = collection.is_some_and(|collection| collection.is_view() && !collection.is_timeseries());
+    if fixed && wanted.as_ref() != own {
         bail!(Code::OPTION_NOT_SUPPORTED_ON_VIEW, "Cannot override a view's default collation: {namespace}");
     }
     Ok(wanted)
@@ -97,7 +99,7 @@ pub fn set_sort(query: &mut Query, sort: Option<RawDoc<'_>>) -> Result<()> {
     match FindSort::parse(sort)? {
         FindSort::None => return Ok(()),
         FindSort::Natural(backward) => {
-            if !matches!(query.hint, Hint::None | Hint::Natural(_)) {
+            if query.hint != Hint::None && query.hint != Hint::Natural(backward) {
                 bail!(Code::BAD_VALUE, "$natural sort cannot be combined with a hint");
             }
             query.hint = Hint::Natural(backward);

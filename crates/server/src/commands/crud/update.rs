@@ -23,7 +23,7 @@ use super::writes::{
 };
 use crate::args::{Args, Array, Documents, Loose};
 use crate::command::*;
-use crate::commands::timeseries::{self, UpdateParts};
+use crate::commands::timeseries::{self, Selected, UpdateParts};
 use crate::op::Operation;
 use crate::reply::Reply;
 use crate::sampling::{Diffs, sample_of};
@@ -319,12 +319,11 @@ impl<'a> UpdateOne<'a> {
     /// The statement as one on measurements.
     fn parts<'p>(&'p self, variables: Option<RawDoc<'p>>) -> UpdateParts<'p> {
         UpdateParts {
-            filter: self.q,
+            selected: Selected { filter: self.q, variables, collation: self.collation, hint: self.hint },
             update: self.u,
             multi: self.multi,
             upsert: self.upsert,
             array_filters: &self.array_filters,
-            variables,
         }
     }
 

@@ -8,7 +8,7 @@ use sheaf_errors::{Code, Result, bail};
 use sheaf_storage::{Collection, Cut, Direction, Range, View};
 use sheaf_timeseries::BUCKETS_PREFIX;
 
-use crate::args::{Args, Array};
+use crate::args::Args;
 use crate::command::*;
 use crate::op::Operation;
 use crate::reply::Reply;
@@ -41,7 +41,8 @@ impl<'a> Command<'a, Operation<'a>> for DbHash<'a> {
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {
         let mut only = Vec::new();
-        if let Some(Array(names)) = args.optional("collections")? {
+        // A list that is none is not there, as in MongoDB.
+        if let Value::Array(names) = args.value("collections") {
             for name in names.values() {
                 match name {
                     Value::String(name) => only.push(name),
@@ -49,6 +50,7 @@ impl<'a> Command<'a, Operation<'a>> for DbHash<'a> {
                 }
             }
         }
+        args.ignore_rest();
         Ok(DbHash { only })
     }
 

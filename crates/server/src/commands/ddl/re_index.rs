@@ -37,7 +37,9 @@ impl<'a> Command<'a, Operation<'a>> for ReIndex<'a> {
     };
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {
-        Ok(ReIndex { collection: args.collection()? })
+        let collection = args.collection()?;
+        args.ignore_rest();
+        Ok(ReIndex { collection })
     }
 
     fn run(self, op: &Operation<'a>) -> Result<Reply> {

@@ -1,7 +1,7 @@
 //! Deletes of measurements, by any query.
 
 use sheaf_aggregate::{Namespace, Pipeline};
-use sheaf_bson::{ArrayBuf, DocBuf, RawDoc};
+use sheaf_bson::{ArrayBuf, DocBuf};
 use sheaf_errors::Result;
 use sheaf_exec::database::head_query;
 use sheaf_exec::plan::Query;
@@ -10,8 +10,8 @@ use sheaf_exec::write::timeseries::delete_measurements;
 use sheaf_storage::{Collection, Write};
 use sheaf_timeseries::unpack_stage;
 
-use super::{Timeseries, refuse_transaction};
-use crate::commands::crud::query::{parse_cx, parse_filter};
+use super::{Selected, Timeseries, refuse_transaction};
+use crate::commands::crud::query::parse_filter;
 use crate::op::Operation;
 
 /// Deletes the measurements that match, or the first of them; gives their number, and the last one of them.
@@ -22,21 +22,23 @@ pub fn delete(
     w: &mut dyn Write,
     cx: &WriteCx<'_>,
     view: &Collection,
-    (filter, variables): (RawDoc<'_>, Option<RawDoc<'_>>),
+    selected: &Selected<'_>,
     multi: bool,
 ) -> Result<(u64, Option<DocBuf>)> {
     refuse_transaction(op, "delete from", view)?;
     let timeseries = Timeseries::to_write(op, w, view)?;
-    let matcher = parse_filter(Some(filter), &mut parse_cx(op, variables)?)?;
+    let matcher = parse_filter(Some(selected.filter), &mut selected.parse_cx(op, view)?)?;
     // The buckets that may have such measurements: those from which reading them would begin.
     let stages = ArrayBuf::build(|out| {
         for stage in unpack_stage(&timeseries.options).as_raw().iter() {
             out.push_element(stage);
         }
-        out.document().append("$match", filter);
+        out.document().append("$match", selected.filter);
     });
     let namespace = Namespace::new(timeseries.buckets.db(), timeseries.buckets.name());
-    let pipeline = Pipeline::parse(stages.as_raw(), &namespace, &mut parse_cx(op, variables)?)?;
-    let query = Query { matcher: head_query(&pipeline).0.matcher, ..Query::default() };
+    let pipeline = Pipeline::parse(stages.as_raw(), &namespace, &mut selected.parse_cx(op, view)?)?;
+    let head = head_query(&pipeline).0;
+    let hint = selected.hint(&timeseries.options)?;
+    let query = Query { matcher: head.matcher, collator: head.collator, hint, ..Query::default() };
     delete_measurements(w, cx, &timeseries.buckets, &timeseries.options, &query, &matcher, multi)
 }

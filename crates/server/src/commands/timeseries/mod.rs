@@ -14,10 +14,15 @@ mod update;
 
 use std::sync::Arc;
 
+use sheaf_bson::{RawDoc, Value};
 use sheaf_errors::{Code, Error, Result, bail};
+use sheaf_exec::database::hint_on_buckets;
+use sheaf_exec::plan::query::Hint;
+use sheaf_expr::ParseCx;
 use sheaf_storage::{Catalog, Collection, Write};
 use sheaf_timeseries::{TimeseriesOptions, buckets_namespace, split_buckets};
 
+use crate::commands::crud::query::collated_cx;
 use crate::op::Operation;
 
 pub use create::{CreateTimeseries, drop_buckets, expire_after};
@@ -53,6 +58,30 @@ impl Timeseries {
             }
             _ => Err(no_buckets(&collection.namespace)),
         }
+    }
+}
+
+/// Which measurements a statement is about, and how it compares strings.
+pub struct Selected<'a> {
+    /// Their filter.
+    pub filter: RawDoc<'a>,
+    /// `let`
+    pub variables: Option<RawDoc<'a>>,
+    /// `collation`; without one the collection's own holds.
+    pub collation: Option<RawDoc<'a>>,
+    /// `hint`, as it is on measurements.
+    pub hint: Value<'a>,
+}
+
+impl Selected<'_> {
+    /// What the statement is parsed in.
+    fn parse_cx(&self, op: &Operation<'_>, collection: &Collection) -> Result<ParseCx> {
+        collated_cx(op, &collection.namespace, self.collation, self.variables)
+    }
+
+    /// The hint on buckets.
+    fn hint(&self, options: &TimeseriesOptions) -> Result<Hint> {
+        Ok(hint_on_buckets(Hint::parse(self.hint)?, options))
     }
 }
 

@@ -5,20 +5,19 @@ use std::sync::Arc;
 use sheaf_bson::{DocBuf, RawDoc, Value};
 use sheaf_errors::{Code, Error, Result, bail};
 use sheaf_exec::plan::Query;
-use sheaf_exec::plan::query::Hint;
 use sheaf_exec::write::{UpdateResult, UpdateStatement, WriteCx, run_update};
 use sheaf_query::update::Update as Modification;
 use sheaf_storage::{Collection, Write};
 use sheaf_timeseries::{filter_on_meta, meta_path};
 
-use super::{Timeseries, refuse_transaction};
-use crate::commands::crud::query::{parse_cx, parse_filter};
+use super::{Selected, Timeseries, refuse_transaction};
+use crate::commands::crud::query::parse_filter;
 use crate::op::Operation;
 
 /// A statement that updates.
 pub struct UpdateParts<'a> {
     /// Which measurements.
-    pub filter: RawDoc<'a>,
+    pub selected: Selected<'a>,
     /// What becomes of them.
     pub update: Value<'a>,
     /// All of them.
@@ -27,8 +26,6 @@ pub struct UpdateParts<'a> {
     pub upsert: bool,
     /// `arrayFilters`
     pub array_filters: &'a [RawDoc<'a>],
-    /// `let`
-    pub variables: Option<RawDoc<'a>>,
 }
 
 fn refused(reason: &str) -> Error {
@@ -56,16 +53,18 @@ pub fn update(
     let Some(meta) = timeseries.options.meta_field.as_deref() else {
         return Err(refused("an update on a time-series collection that does not have a metaField"));
     };
-    let Some(filter) = filter_on_meta(parts.filter, meta) else {
+    let Some(filter) = filter_on_meta(parts.selected.filter, meta) else {
         return Err(refused(&format!(
             "an update on a time-series collection when querying on a field that is not the metaField '{meta}'"
         )));
     };
     let change = on_meta(parts.update, meta)?;
-    let mut parse = parse_cx(op, parts.variables)?;
+    let mut parse = parts.selected.parse_cx(op, view)?;
     let matcher = parse_filter(Some(filter.as_raw()), &mut parse)?;
     let update = Modification::parse(change.as_raw().into(), parts.array_filters, &mut parse)?;
-    let query = Query { matcher: Some(Arc::new(matcher)), hint: Hint::None, ..Query::default() };
+    let hint = parts.selected.hint(&timeseries.options)?;
+    let collator = parse.collator().cloned();
+    let query = Query { matcher: Some(Arc::new(matcher)), hint, collator, ..Query::default() };
     let statement = UpdateStatement { query, update, multi: true, upsert: false };
     run_update(w, cx, &timeseries.buckets, &statement, false)
 }

@@ -254,6 +254,11 @@ impl Collection {
         self.indexes.iter().find(|index| index.name == name)
     }
 
+    /// Its indexes as MongoDB counts them: the order of a clustered collection's records is none.
+    pub fn counted_indexes(&self) -> impl Iterator<Item = &Arc<Index>> + Clone {
+        self.indexes.iter().filter(|index| index.spec.as_raw().element("clustered").is_none())
+    }
+
     /// All indexes that writers keep, also those that are to replace others.
     pub(crate) fn maintained(&self) -> impl Iterator<Item = &Arc<Index>> {
         self.indexes.iter().chain(&self.replacements)

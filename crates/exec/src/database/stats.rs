@@ -225,5 +225,5 @@ pub fn index_stats(db: &Db, namespace: &Namespace) -> Result<Vec<DocBuf>> {
             out.append("spec", &spec);
         }))
     };
-    Ok(collection.indexes.iter().filter_map(one).collect())
+    Ok(collection.counted_indexes().filter_map(one).collect())
 }

@@ -27,7 +27,7 @@ pub fn storage_bytes(engine: &Engine, collection: &Collection) -> u64 {
 
 /// Bytes that all indexes of a collection take.
 pub fn index_bytes(engine: &Engine, collection: &Collection) -> u64 {
-    collection.indexes.iter().map(|index| one_index_bytes(engine, collection, index)).sum()
+    collection.counted_indexes().map(|index| one_index_bytes(engine, collection, index)).sum()
 }
 
 /// Entries that are read to guess the size of an index that is only in memory yet.
@@ -108,9 +108,9 @@ pub fn write_storage_stats(
         append_number(doc, "maxSize", most / scale);
     }
     write_table(&mut doc.document("wiredTiger"), "collection", collection.ident, storage);
-    append_number(doc, "nindexes", collection.indexes.len() as u64);
+    append_number(doc, "nindexes", collection.counted_indexes().count() as u64);
     let mut details = doc.document("indexDetails");
-    for (index, bytes) in collection.indexes.iter().zip(&sizes) {
+    for (index, bytes) in collection.counted_indexes().zip(&sizes) {
         write_table(&mut details.document(&index.name), "index", index.ident, *bytes);
     }
     drop(details);
@@ -122,7 +122,7 @@ pub fn write_storage_stats(
     append_number(doc, "totalIndexSize", indexes / scale);
     append_number(doc, "totalSize", (storage + indexes) / scale);
     let mut by_name = doc.document("indexSizes");
-    for (index, bytes) in collection.indexes.iter().zip(&sizes) {
+    for (index, bytes) in collection.counted_indexes().zip(&sizes) {
         append_number(&mut by_name, &index.name, bytes / scale);
     }
     drop(by_name);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use sheaf_bson::{DocBuf, RawDoc, Value};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_exec::ddl::index_spec::{self, Relation};
-use sheaf_storage::{Collection, CreateCollection, Index, Uuid, Write};
+use sheaf_storage::{Collection, CreateCollection, Uuid, Write};
 use sheaf_timeseries::{TimeseriesOptions, split_buckets};
 
 use super::names;
@@ -146,10 +146,9 @@ fn create(op: &Operation<'_>, namespace: &str) -> Result<()> {
     Ok(())
 }
 
-/// How many indexes are ready, as MongoDB counts them: that by which a collection is clustered is none.
+/// How many indexes are ready, as MongoDB counts them.
 fn count_ready(collection: &Collection) -> usize {
-    let counts = |index: &&Arc<Index>| index.ready && index.spec.as_raw().element("clustered").is_none();
-    collection.indexes.iter().filter(counts).count()
+    collection.counted_indexes().filter(|index| index.ready).count()
 }
 
 impl CreateIndexes<'_> {

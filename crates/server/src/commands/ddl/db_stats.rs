@@ -55,7 +55,7 @@ impl<'a> Command<'a, Operation<'a>> for DbStats {
             }
             collections += 1;
             objects += collection.count();
-            indexes += collection.indexes.len() as i64;
+            indexes += collection.counted_indexes().count() as i64;
             data += collection.data_bytes();
             storage += stats::storage_bytes(engine, collection);
             index_bytes += stats::index_bytes(engine, collection);

@@ -56,7 +56,7 @@ impl<'a> Command<'a, Operation<'a>> for Drop<'a> {
             audited::dropped(op, &namespace, Code::NAMESPACE_NOT_FOUND);
             return Ok(Reply::ok());
         };
-        let indexes = collection.indexes.len() as i32;
+        let indexes = collection.counted_indexes().count() as i32;
         let (view, timeseries) = (collection.is_view(), collection.is_timeseries());
         let stop = op.interrupter();
         let interrupt = || stop.check();

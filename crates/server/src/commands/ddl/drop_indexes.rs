@@ -72,7 +72,7 @@ impl<'a> Command<'a, Operation<'a>> for DropIndexes<'a> {
         if let Some(view) = catalog.collection(&namespace).filter(|found| is_measured(op, found)) {
             return self.on_buckets(op, view);
         }
-        self.drop_from(op, namespace, 0)
+        self.drop_from(op, namespace)
     }
 }
 
@@ -86,11 +86,11 @@ impl<'a> DropIndexes<'a> {
         };
         let index = key.as_ref().map_or(self.index, |key| Value::Document(key.as_raw()));
         let on_buckets = DropIndexes { collection: self.collection, index, uuid: self.uuid };
-        on_buckets.drop_from(op, buckets_name(view), 1)
+        on_buckets.drop_from(op, buckets_name(view))
     }
 
-    /// Drops the indexes that are named; so many of the collection's are not counted.
-    fn drop_from(&self, op: &Operation<'_>, namespace: String, hidden: i32) -> Result<Reply> {
+    /// Drops the indexes that are named.
+    fn drop_from(&self, op: &Operation<'_>, namespace: String) -> Result<Reply> {
         let catalog = op.catalog();
         names::check_uuid(&catalog, &namespace, self.uuid)?;
         let collection = names::existing(&catalog, &namespace, &format!("ns not found {namespace}"))?;
@@ -100,7 +100,7 @@ impl<'a> DropIndexes<'a> {
             names::check_uuid(&op.catalog(), &namespace, self.uuid)?;
             names::refuse_view(now)?;
             op.check_open(now)?;
-            were.set(now.indexes.len() as i32 - hidden);
+            were.set(now.counted_indexes().count() as i32);
             let chosen = self.choose(op, now)?;
             gone.replace(chosen.clone());
             Ok(chosen)

@@ -50,7 +50,7 @@ impl<'a> Command<'a, Operation<'a>> for ReIndex<'a> {
         }
         let catalog = op.catalog();
         let collection = names::existing(&catalog, &namespace, &format!("ns does not exist: {namespace}"))?;
-        let specs: Vec<DocBuf> = collection.indexes.iter().map(|index| index.spec.clone()).collect();
+        let specs: Vec<DocBuf> = collection.counted_indexes().map(|index| index.spec.clone()).collect();
         rebuild(op, collection)?;
         let count = specs.len() as i32;
         Ok(Reply::ok().with("nIndexesWas", count).with("nIndexes", count).with_array("indexes", |list| {

@@ -338,20 +338,15 @@ impl Described {
             unique: entry.get("unique").is_some_and(|unique| unique.truthy()),
             unsplittable: entry.get("unsplittable").is_some_and(|flag| flag.truthy()),
             default_collation: collation.filter(|collation| !is_simple(collation)).map(DocBuf::from),
-            timeseries: timeseries_of(entry),
+            timeseries: TimeseriesOptions::of_entry(entry)?,
         })
     }
-}
-
-/// What an entry says of measurements.
-fn timeseries_of(entry: RawDoc<'_>) -> Option<TimeseriesOptions> {
-    TimeseriesOptions::parse(entry.get("timeseriesFields")?.as_doc()?, "timeseriesFields").ok()
 }
 
 /// Whether the entry is of the collection that is known, with the same shard key: then its chunks are asked for from there on.
 fn is_same(entry: RawDoc<'_>, known: &Sharded) -> bool {
     // Buckets that begin elsewhere belong elsewhere.
-    timeseries_of(entry) == known.timeseries
+    TimeseriesOptions::of_entry(entry).is_ok_and(|now| now == known.timeseries)
         && uuid_of(entry) == Some(known.uuid)
         && timestamp_of(entry, "timestamp").unwrap_or(Timestamp(0)) == known.timestamp
 }
@@ -422,6 +417,20 @@ mod tests {
             "onCurrentShardSince": Value::Timestamp(Timestamp::new(7, 0))
         };
         chunk_of(&pattern(), entry.as_raw()).unwrap()
+    }
+
+    #[test]
+    fn an_entry_of_buckets_that_cannot_be_read_is_none_of_plain_documents() {
+        let uuid = Value::Binary(Binary { subtype: 4, bytes: &[1; 16] });
+        let entry = doc! { "_id": "a.system.buckets.b", "uuid": uuid, "key": { "meta": 1 } };
+        let read = |entry: &DocBuf| {
+            Described::parse("a.system.buckets.b", entry.as_raw()).map(|read| read.timeseries)
+        };
+        assert_eq!(read(&entry).unwrap(), None);
+        let later = entry.with("timeseriesFields", doc! { "timeField": "t", "ofALaterVersion": 1 }.as_raw());
+        let error = read(&later).unwrap_err();
+        assert_eq!(error.code(), Code::BAD_VALUE);
+        assert!(error.message().contains("ofALaterVersion"), "{}", error.message());
     }
 
     #[test]

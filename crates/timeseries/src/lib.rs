@@ -27,6 +27,6 @@ pub use fields::{
     BUCKETS_PREFIX, buckets_namespace, filter_on_meta, index_for_buckets, index_for_user, meta_path,
     split_buckets, unpack_stage,
 };
-pub use options::{Granularity, TimeseriesOptions, seconds};
+pub use options::{ENTRY_FIELD, Granularity, TimeseriesOptions, seconds};
 pub use shard_key::{bucket_of, shard_key_for_buckets, shard_key_index};
 pub use unpack::{Fields, Unpacker};

@@ -1,7 +1,10 @@
 //! What `timeseries` says of a collection: in `create`, in `$out`, in the catalog.
 
 use sheaf_bson::{DocBuf, RawDoc, Value};
-use sheaf_errors::{Code, Result, bail};
+use sheaf_errors::{Code, Error, Result, bail};
+
+/// Where an entry of `config.collections` has them.
+pub const ENTRY_FIELD: &str = "timeseriesFields";
 
 /// The longest span of a bucket, in seconds.
 const MAX_SPAN: i64 = 31_536_000;
@@ -160,6 +163,25 @@ impl TimeseriesOptions {
     pub fn of_catalog(options: RawDoc<'_>) -> Option<Self> {
         let spec = options.get("timeseries")?.as_doc()?;
         TimeseriesOptions::parse(spec, "timeseries").ok()
+    }
+
+    /// What an entry of `config.collections` says of measurements; `None`: its documents are no buckets.
+    ///
+    /// Errors: `BadValue`, where it cannot be read. Whoever took such buckets for plain documents would send measurements anywhere.
+    pub fn of_entry(entry: RawDoc<'_>) -> Result<Option<Self>> {
+        let Some(said) = entry.get(ENTRY_FIELD) else { return Ok(None) };
+        let read = match said {
+            Value::Document(said) => Self::parse(said, ENTRY_FIELD),
+            other => Err(Error::new(Code::TYPE_MISMATCH, format!("it is of type '{}'", other.type_name()))),
+        };
+        read.map(Some).map_err(|error| {
+            let of = entry.get("_id").and_then(|id| id.as_str()).unwrap_or_default();
+            let text = format!(
+                "config.collections says in '{ENTRY_FIELD}' of {of} what this version cannot read: {}",
+                error.message()
+            );
+            Error::new(Code::BAD_VALUE, text)
+        })
     }
 
     /// Checks the names of fields, as `create` does.
@@ -356,6 +378,26 @@ mod tests {
             (doc! { "timeField": "t", "granularity": "seconds", "bucketRoundingSeconds": 60 }, 72),
         ] {
             assert_eq!(resolved(spec.clone()).unwrap_err().code().0, code, "{spec:?}");
+        }
+    }
+
+    #[test]
+    fn what_an_entry_says_is_read_or_refused() {
+        let of = |entry: DocBuf| TimeseriesOptions::of_entry(entry.as_raw());
+        assert_eq!(of(doc! { "_id": "a.b" }), Ok(None));
+        let options =
+            TimeseriesOptions::parse(doc! { "timeField": "t" }.as_raw(), "x").unwrap().resolve().unwrap();
+        assert_eq!(of(doc! { "_id": "a.b", "timeseriesFields": &options.to_doc() }), Ok(Some(options)));
+        for said in [
+            doc! { "v": 5 },
+            doc! { "v": { "timeField": "t", "granularity": "weeks" } },
+            doc! { "v": Value::Null },
+        ] {
+            let entry = doc! { "_id": "a.system.buckets.b" }
+                .with("timeseriesFields", said.as_raw().get_or_missing("v"));
+            let error = of(entry).unwrap_err();
+            assert_eq!(error.code(), Code::BAD_VALUE);
+            assert!(error.message().contains("a.system.buckets.b"), "{}", error.message());
         }
     }
 

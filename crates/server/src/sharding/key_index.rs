@@ -141,22 +141,26 @@ impl ShardKey<'_> {
 
     /// The specification of the index for the key.
     pub fn spec(&self, collection: &Collection) -> Result<DocBuf> {
-        let mut key = DocBuf::from(self.pattern.document());
-        let mut shown = key.clone();
-        if let Some(options) = TimeseriesOptions::of_catalog(collection.options.as_raw()) {
-            key = shard_key_index(key.as_raw(), &options);
-            // It goes by the name that it would have as a user's.
-            shown = index_for_user(key.as_raw(), &options).unwrap_or_else(|| key.clone());
-        }
-        let name = index_spec::default_name(shown.as_raw());
-        let mut spec = doc! { "v": 2, "key": &key, "name": &name };
-        if self.unique {
-            spec.append("unique", true);
-        }
-        let collation = collection.options.as_raw().element("collation").is_some();
-        if collation {
-            spec.append("collation", doc! { "locale": "simple" }.as_raw());
-        }
-        index_spec::prepare(spec.as_raw(), None)
+        spec_for(self.pattern.document(), collection.options.as_raw(), self.unique)
     }
+}
+
+/// The specification of the index for a shard key of a collection with these options.
+pub(super) fn spec_for(key: RawDoc<'_>, options: RawDoc<'_>, unique: bool) -> Result<DocBuf> {
+    let mut key = DocBuf::from(key);
+    let mut shown = key.clone();
+    if let Some(measured) = TimeseriesOptions::of_catalog(options) {
+        key = shard_key_index(key.as_raw(), &measured);
+        // It goes by the name that it would have as a user's.
+        shown = index_for_user(key.as_raw(), &measured).unwrap_or_else(|| key.clone());
+    }
+    let name = index_spec::default_name(shown.as_raw());
+    let mut spec = doc! { "v": 2, "key": &key, "name": &name };
+    if unique {
+        spec.append("unique", true);
+    }
+    if options.element("collation").is_some() {
+        spec.append("collation", doc! { "locale": "simple" }.as_raw());
+    }
+    index_spec::prepare(spec.as_raw(), None)
 }

@@ -11,6 +11,7 @@ use sheaf_storage::Interrupt;
 
 use super::chunks::{CHUNKS, COLLECTIONS};
 use super::ddl::{name_of, text, with};
+use super::shard_collection::shown;
 use super::{Conductor, DATABASES, uuid_of};
 use crate::args::Args;
 use crate::sharding::rows::Change;
@@ -277,7 +278,7 @@ impl Conductor {
             }
             let uuid = uuid_of(chunk, "uuid");
             match whole.iter().find(|entry| uuid_of(entry.as_raw(), "uuid") == uuid) {
-                Some(entry) => collections.push(name_of(entry.as_raw()).to_owned()),
+                Some(entry) => collections.push(shown(name_of(entry.as_raw()))),
                 None => {
                     chunks += 1;
                     sharded.extend(uuid);

@@ -1,10 +1,11 @@
-//! `shardCollection` of time-series collections: what is sharded are their buckets, by the key that stands for the one that was asked for.
+//! Commands about time-series collections: what is sharded, and what gets another key or place, are their buckets, by the key that stands
+//! for the one that was asked for.
 
-use sheaf_bson::{DocBuf, doc};
+use sheaf_bson::{DocBuf, RawDoc, doc};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_shard::placement::KeyPattern;
 use sheaf_storage::Interrupt;
-use sheaf_timeseries::{TimeseriesOptions, buckets_namespace, shard_key_for_buckets, split_buckets};
+use sheaf_timeseries::{TimeseriesOptions, buckets_namespace, shard_key_for_buckets};
 
 use super::shard_collection::ShardCollection;
 use super::{Conductor, db_of};
@@ -48,22 +49,56 @@ impl Conductor {
         }))
     }
 
-    /// What this version does not do to time-series collections that are sharded, by their own name or that of their buckets.
+    /// What a command is about that names a collection.
     ///
-    /// Errors: `NotImplemented`.
-    pub(super) fn refuse_measured(&self, namespace: &str) -> Result<()> {
-        let (db, name) = namespace.split_once('.').unwrap_or((namespace, ""));
-        let buckets = match split_buckets(namespace) {
-            Some(_) => namespace.to_owned(),
-            None => buckets_namespace(db, name),
-        };
-        if self.entry(&buckets)?.is_some() {
-            bail!(
-                Code::NOT_IMPLEMENTED,
-                "Sharded time-series collections get neither another shard key nor another place: {namespace}"
-            );
+    /// Errors: `BadValue`, where the directory's entry cannot be read.
+    pub(super) fn named(&self, namespace: &str) -> Result<Named> {
+        let plain = || Named { namespace: namespace.to_owned(), measured: None };
+        if self.entry(namespace)?.is_some() {
+            return Ok(plain());
         }
-        Ok(())
+        let (db, name) = namespace.split_once('.').unwrap_or((namespace, ""));
+        let buckets = buckets_namespace(db, name);
+        let Some(entry) = self.entry(&buckets)? else { return Ok(plain()) };
+        let measured = TimeseriesOptions::of_entry(entry.document.as_raw())?;
+        Ok(Named { namespace: buckets, measured })
+    }
+
+    /// The same of a collection that the directory need not know: its database's primary shard is asked.
+    ///
+    /// Errors: as [`named`](Self::named); `NamespaceNotFound` without a database; those of the shard.
+    pub(super) fn named_anywhere(&self, namespace: &str, go_on: Interrupt<'_>) -> Result<Named> {
+        let named = self.named(namespace)?;
+        if named.measured.is_some() || self.entry(&named.namespace)?.is_some() {
+            return Ok(named);
+        }
+        let db = db_of(namespace);
+        let told = self.tell(&self.primary_shard(db)?, &doc! { (name::DESCRIBE): namespace }, go_on)?;
+        match TimeseriesOptions::of_catalog(told.as_raw()) {
+            None => Ok(named),
+            measured => Ok(Named { namespace: buckets_namespace(db, &namespace[db.len() + 1..]), measured }),
+        }
+    }
+}
+
+/// A collection that a command names, as the directory has it: the buckets of a time-series collection.
+#[derive(PartialEq, Debug)]
+pub(super) struct Named {
+    /// The directory's name for it.
+    pub namespace: String,
+    /// What it measures, if the command has named the measurements.
+    pub measured: Option<TimeseriesOptions>,
+}
+
+impl Named {
+    /// The shard key that stands for the one that a user has named.
+    ///
+    /// Errors: 5914000, 5914001, 880031.
+    pub fn key(&self, key: RawDoc<'_>) -> Result<DocBuf> {
+        match &self.measured {
+            Some(options) => shard_key_for_buckets(key, options),
+            None => Ok(DocBuf::from(key)),
+        }
     }
 }
 

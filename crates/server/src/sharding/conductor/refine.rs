@@ -20,6 +20,7 @@ use super::drop::{close, concerned};
 use super::ranges::namespace_of;
 use super::{Conductor, db_of, uuid_of, uuid_value};
 use crate::args::{Args, Loose};
+use crate::sharding::key_index::begins_with;
 use crate::sharding::participants::name;
 
 const TAGS: &str = "config.tags";
@@ -34,19 +35,21 @@ impl Conductor {
         let unique = args.optional::<Loose>("unique")?.map(|unique| unique.0);
         args.ignore(&["enforceUniquenessCheck"]);
         args.finish()?;
-        let pattern = KeyPattern::parse(key)?;
+        KeyPattern::parse(key)?;
         let turn = self.turn(db_of(&namespace), go_on)?;
-        self.refuse_measured(&namespace)?;
-        let Some(entry) = self.entry(&namespace)?.filter(|entry| !entry.unsplittable()) else {
+        let named = self.named(&namespace)?;
+        let namespace = named.namespace.as_str();
+        let Some(entry) = self.entry(namespace)?.filter(|entry| !entry.unsplittable()) else {
             bail!(Code::NAMESPACE_NOT_SHARDED, "Collection {namespace} is not sharded");
         };
-        let mut longer = key.iter();
-        let begins = entry.pattern.document().iter().all(|field| {
-            longer.next().is_some_and(|own| {
-                own.key() == field.key() && sheaf_bson::compare(own.value(), field.value()).is_eq()
-            })
-        });
-        if !begins {
+        // As buckets have it is how MongoDB 8.2 wants the key of measurements, as users see it how later versions do.
+        let key = match begins_with(key, entry.pattern.document()) {
+            true => DocBuf::from(key),
+            false => named.key(key)?,
+        };
+        let key = key.as_raw();
+        let pattern = KeyPattern::parse(key)?;
+        if !begins_with(key, entry.pattern.document()) {
             bail!(
                 Code::INVALID_OPTIONS,
                 "refineCollectionShardKey shard key {} does not extend shard key {}",
@@ -65,11 +68,11 @@ impl Conductor {
         }
         let dropping = self.dropping(&entry)?;
         let table = self.table(&entry)?;
-        let primary = self.primary_shard(db_of(&namespace))?;
+        let primary = self.primary_shard(db_of(namespace))?;
         let owners: BTreeSet<&str> = table.shards().map(ShardId::as_str).chain([primary.as_str()]).collect();
         for shard in owners {
             let check = doc! {
-                (name::CHECK): &namespace, "uuid": uuid_value(&entry.uuid), "key": key, "unique": entry.unique()
+                (name::CHECK): namespace, "uuid": uuid_value(&entry.uuid), "key": key, "unique": entry.unique()
             };
             self.tell(shard, &check, go_on)?;
         }

@@ -12,11 +12,12 @@ use sheaf_errors::{Code, Result, bail};
 use sheaf_shard::ShardId;
 use sheaf_shard::placement::{KeyPattern, RoutingTable};
 use sheaf_storage::Interrupt;
-use sheaf_timeseries::{TimeseriesOptions, split_buckets};
+use sheaf_timeseries::{ENTRY_FIELD, TimeseriesOptions, split_buckets};
 
 use super::chunks::{CHUNKS, COLLECTIONS, table_of};
 use super::ddl::{DDL, Phase, name_of, reason, text, with};
 use super::plan::{Beginning, ZoneRange};
+use super::zones::check_end_of_zone;
 use super::{Conductor, collection_entry, db_of, uuid_of, uuid_value};
 use crate::args::{Args, Loose, check_collection_name, check_db_name};
 use crate::sharding::participants::name;
@@ -139,6 +140,9 @@ impl Conductor {
             bail!(Code::ALREADY_INITIALIZED, "sharding already enabled for collection {namespace}");
         }
         let zones = self.zones_of(namespace, &asked.pattern)?;
+        for end in zones.iter().flat_map(|zone| [&zone.min, &zone.max]) {
+            check_end_of_zone(asked.timeseries.as_ref(), end.document())?;
+        }
         if asked.presplit && zones.is_empty() {
             bail!(
                 Code::INVALID_OPTIONS,
@@ -278,7 +282,7 @@ fn enter(conductor: &Conductor, at: RawDoc<'_>, go_on: Interrupt<'_>) -> Result<
     let lived = conductor.front.clock.now_millis();
     let mut entry = collection_entry(namespace, &uuid, pattern.document(), unique, collation, (since, lived));
     if let Some(timeseries) = options.and_then(|options| options.get("timeseries")) {
-        entry.append("timeseriesFields", timeseries);
+        entry.append(ENTRY_FIELD, timeseries);
     }
     conductor.change(go_on, |change| {
         change.put(COLLECTIONS, entry.as_raw())?;
@@ -297,7 +301,7 @@ fn enter(conductor: &Conductor, at: RawDoc<'_>, go_on: Interrupt<'_>) -> Result<
 }
 
 /// The name by which users know a collection.
-fn shown(namespace: &str) -> String {
+pub(in crate::sharding::conductor) fn shown(namespace: &str) -> String {
     match split_buckets(namespace) {
         Some((db, name)) => format!("{db}.{name}"),
         None => namespace.to_owned(),

@@ -13,7 +13,7 @@ use sheaf_bson::DocBuf;
 use sheaf_bson::{RawDoc, Value, doc};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_storage::Interrupt;
-use sheaf_timeseries::TimeseriesOptions;
+use sheaf_timeseries::{ENTRY_FIELD, TimeseriesOptions};
 
 use super::chunks::COLLECTIONS;
 use super::ddl::{DDL, Phase, name_of, text, with};
@@ -22,8 +22,6 @@ use super::{Conductor, db_of, uuid_value};
 use crate::args::Args;
 use crate::commands::timeseries::PLACE;
 use crate::sharding::participants::name;
-
-const FIELDS: &str = "timeseriesFields";
 
 impl Conductor {
     /// `{collMod: "garden.system.buckets.weather", timeseries: {granularity: "hours"}}`.
@@ -35,7 +33,10 @@ impl Conductor {
         args.finish()?;
         let turn = self.turn(db_of(namespace), go_on)?;
         let entry = self.entry(namespace)?;
-        let known = entry.as_ref().and_then(|entry| options_in(entry.document.as_raw()));
+        let known = match &entry {
+            Some(entry) => TimeseriesOptions::of_entry(entry.document.as_raw())?,
+            None => None,
+        };
         let (Some(entry), Some(known)) = (entry, known) else {
             bail!(Code::NAMESPACE_NOT_SHARDED, "Collection {namespace} is not sharded");
         };
@@ -51,10 +52,6 @@ impl Conductor {
         };
         self.perform(&turn, begin, go_on)
     }
-}
-
-fn options_in(entry: RawDoc<'_>) -> Option<TimeseriesOptions> {
-    TimeseriesOptions::parse(entry.get(FIELDS)?.as_doc()?, FIELDS).ok()
 }
 
 /// One phase of it.
@@ -73,7 +70,7 @@ pub(super) fn phase(conductor: &Conductor, at: RawDoc<'_>, go_on: Interrupt<'_>)
     }
     conductor.change(go_on, |change| {
         if let Some(entry) = change.get(COLLECTIONS, Value::String(namespace))? {
-            let changes = [(FIELDS, at.get_or_missing("timeseries"))];
+            let changes = [(ENTRY_FIELD, at.get_or_missing("timeseries"))];
             change.put(COLLECTIONS, with(entry.as_raw(), &changes).as_raw())?;
         }
         change.remove(DDL, Value::String(namespace)).map(|_| ())

@@ -4,6 +4,7 @@ use sheaf_bson::{DocBuf, RawDoc, Value, compare_docs, doc, document_text};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_shard::placement::KeyPattern;
 use sheaf_storage::Interrupt;
+use sheaf_timeseries::TimeseriesOptions;
 
 use super::Conductor;
 use super::chunks::{COLLECTIONS, Entry};
@@ -99,7 +100,14 @@ impl Conductor {
         self.change(go_on, |change| {
             let entry = change.get(COLLECTIONS, Value::String(&namespace))?.map(Entry::parse).transpose()?;
             let ends = match &entry {
-                Some(entry) => Ends::whole(&entry.pattern, min, max)?,
+                Some(entry) => {
+                    let ends = Ends::whole(&entry.pattern, min, max)?;
+                    let measured = TimeseriesOptions::of_entry(entry.document.as_raw())?;
+                    for end in [&ends.min, &ends.max] {
+                        check_end_of_zone(measured.as_ref(), end.as_raw())?;
+                    }
+                    ends
+                }
                 None => Ends { min: DocBuf::from(min), max: DocBuf::from(max) },
             };
             if compare_docs(ends.min.as_raw(), ends.max.as_raw()).is_ge() {
@@ -144,6 +152,23 @@ impl Conductor {
         let tag = doc! { "_id": id, "ns": namespace, "min": &ends.min, "max": &ends.max, "tag": zone };
         change.put(TAGS, tag.as_raw())
     }
+}
+
+/// Checks an end of a zone's range of buckets: a bucket reaches beyond the time at which it begins, so that no zone can end at one.
+///
+/// Errors: `InvalidOptions`.
+pub(super) fn check_end_of_zone(measured: Option<&TimeseriesOptions>, end: RawDoc<'_>) -> Result<()> {
+    let Some(options) = measured else { return Ok(()) };
+    let time = end.get(&format!("control.min.{}", options.time_field));
+    // Where all keys end no time is meant.
+    let is_last = end.iter().all(|field| matches!(field.value(), Value::MaxKey));
+    if time.is_some_and(|time| !matches!(time, Value::MinKey)) && !is_last {
+        bail!(
+            Code::INVALID_OPTIONS,
+            "time field cannot be specified in the zone range for time-series collections"
+        );
+    }
+    Ok(())
 }
 
 /// The ends of a range, with all fields of the shard key where there is one.

@@ -133,11 +133,12 @@ impl Conductor {
         let to: &str = args.required("toShard")?;
         args.finish()?;
         refuse_own(&namespace)?;
+        self.prepare(go_on)?;
+        let namespace = self.named_anywhere(&namespace, go_on)?.namespace;
         if let Some(joined) = self.join((&namespace, "moveCollection"), |begun| goes_to(begun, to), go_on)? {
             return Ok(joined);
         }
         let turn = self.turn(db_of(&namespace), go_on)?;
-        self.refuse_measured(&namespace)?;
         let source = self.source(&namespace, go_on)?;
         if source.entry.as_ref().is_some_and(|entry| !entry.unsplittable()) {
             bail!(Code::NAMESPACE_NOT_FOUND, "MoveCollection can only be called on an unsharded collection.");
@@ -154,6 +155,8 @@ impl Conductor {
         let to: Option<&str> = args.optional("toShard")?;
         args.finish()?;
         refuse_own(&namespace)?;
+        self.prepare(go_on)?;
+        let namespace = self.named(&namespace)?.namespace;
         if let Some(joined) = self.join(
             (&namespace, "unshardCollection"),
             |begun| to.is_none_or(|to| goes_to(begun, to)),
@@ -162,7 +165,6 @@ impl Conductor {
             return Ok(joined);
         }
         let turn = self.turn(db_of(&namespace), go_on)?;
-        self.refuse_measured(&namespace)?;
         match self.entry(&namespace)? {
             None => {
                 bail!(Code::NAMESPACE_NOT_FOUND, "Namespace {namespace} is not sharded or does not exist")

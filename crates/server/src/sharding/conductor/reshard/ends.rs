@@ -5,6 +5,7 @@ use std::time::Duration;
 use sheaf_bson::{DocBuf, RawDoc, Value, doc};
 use sheaf_errors::{Code, Error, Result, bail};
 use sheaf_storage::Interrupt;
+use sheaf_timeseries::buckets_namespace;
 
 use crate::args::Args;
 use crate::sharding::conductor::ddl::{DDL, text};
@@ -66,6 +67,14 @@ impl Conductor {
         let namespace = namespace_of(args)?;
         args.finish()?;
         self.prepare(go_on)?;
+        let begun = |namespace: &str| self.get(DDL, Value::String(namespace));
+        let (db, name) = namespace.split_once('.').unwrap_or((&namespace, ""));
+        // What has no entry yet is found by the operation alone.
+        let buckets = buckets_namespace(db, name);
+        let namespace = match begun(&namespace)?.is_none() && begun(&buckets)?.is_some() {
+            true => buckets,
+            false => namespace,
+        };
         let found = || -> Result<Option<DocBuf>> {
             let found = self.get(DDL, Value::String(&namespace))?;
             Ok(found

@@ -26,6 +26,7 @@ use sheaf_errors::{Code, Result, bail};
 use sheaf_shard::ShardId;
 use sheaf_shard::placement::{KeyPattern, RoutingTable};
 use sheaf_storage::Interrupt;
+use sheaf_timeseries::ENTRY_FIELD;
 
 use super::chunks::{CHUNKS, COLLECTIONS, table_of};
 use super::ddl::{DDL, Phase, name_of, reason, text, with};
@@ -218,6 +219,11 @@ fn enter(conductor: &Conductor, at: At<'_>, go_on: Interrupt<'_>) -> Result<()> 
     let entry = match at.flag("unsplittable") {
         true => entry.with("unsplittable", true),
         false => entry.with("reshardingUUID", at.0.get_or_missing("id")),
+    };
+    let timeseries = at.0.get("options").and_then(|options| options.as_doc()?.get("timeseries"));
+    let entry = match timeseries {
+        Some(timeseries) => entry.with(ENTRY_FIELD, timeseries),
+        None => entry,
     };
     conductor.change(go_on, |change| {
         let known = change.get(COLLECTIONS, Value::String(namespace))?;

@@ -13,14 +13,19 @@ use super::begin::{Source, Wanted, refuse_own};
 use super::layout::{Distribution, Layout, Zone};
 use crate::args::{Args, Documents, Loose};
 use crate::sharding::conductor::ddl::text;
+use crate::sharding::conductor::measured::Named;
 use crate::sharding::conductor::ranges::namespace_of;
+use crate::sharding::conductor::shard_collection::shown;
+use crate::sharding::conductor::zones::check_end_of_zone;
 use crate::sharding::conductor::{Conductor, ShardCollection, db_of};
-use crate::sharding::key_index::begins_with;
+use crate::sharding::key_index::{begins_with, spec_for};
 use crate::sharding::turns::Turn;
 
 /// The command's arguments.
 struct Asked<'a> {
-    namespace: String,
+    /// As it was named.
+    of: String,
+    named: Named,
     pattern: KeyPattern,
     chunks: Option<i64>,
     zones: Option<Documents<'a>>,
@@ -43,7 +48,7 @@ impl<'a> Asked<'a> {
         })
     }
 
-    fn parse(args: &mut Args<'a>) -> Result<Asked<'a>> {
+    fn parse(args: &mut Args<'a>, conductor: &Conductor, go_on: Interrupt<'_>) -> Result<Asked<'a>> {
         let namespace = namespace_of(args)?;
         let key: RawDoc<'_> = args.required("key")?;
         let unique = args.optional::<Loose>("unique")?.is_some_and(|unique| unique.0);
@@ -75,8 +80,12 @@ impl<'a> Asked<'a> {
                 "BSON field 'reshardCollection.numInitialChunks' value must be >= 1 and <= 1000000, actual value '{chunks}'"
             );
         }
-        let pattern = KeyPattern::parse(key)?;
-        Ok(Asked { namespace, pattern, chunks, zones, distribution, collation, force, id })
+        KeyPattern::parse(key)?;
+        refuse_own(&namespace)?;
+        conductor.prepare(go_on)?;
+        let named = conductor.named(&namespace)?;
+        let pattern = KeyPattern::parse(named.key(key)?.as_raw())?;
+        Ok(Asked { of: namespace, named, pattern, chunks, zones, distribution, collation, force, id })
     }
 }
 
@@ -85,9 +94,8 @@ impl Conductor {
     ///
     /// Errors: `BadValue`, `NamespaceNotSharded`, `InvalidOptions`, 4952606, 4952607; why it could not be.
     pub fn reshard_collection(&self, args: &mut Args<'_>, go_on: Interrupt<'_>) -> Result<DocBuf> {
-        let asked = Asked::parse(args)?;
-        let namespace = asked.namespace.as_str();
-        refuse_own(namespace)?;
+        let asked = Asked::parse(args, self, go_on)?;
+        let namespace = asked.named.namespace.as_str();
         let is_same = |begun: RawDoc<'_>| {
             let key = begun.get("key").and_then(|key| key.as_doc());
             key.is_some_and(|key| compare_docs(key, asked.pattern.document()).is_eq())
@@ -96,7 +104,9 @@ impl Conductor {
             return Ok(joined);
         }
         let turn = self.turn(db_of(namespace), go_on)?;
-        self.refuse_measured(namespace)?;
+        if self.named(&asked.of)? != asked.named {
+            bail!(Code::CONFLICTING_OPERATION_IN_PROGRESS, "{} has become another collection", asked.of);
+        }
         let primary = self.primary_shard(db_of(namespace))?;
         let Some(entry) = self.entry(namespace)?.filter(|entry| !entry.unsplittable()) else {
             bail!(Code::NAMESPACE_NOT_SHARDED, "Collection {namespace} is not sharded");
@@ -195,7 +205,7 @@ impl Conductor {
             told: DocBuf::new(),
         };
         self.reshard(turn, &source, &wanted, go_on)?;
-        Ok(doc! { "collectionsharded": namespace })
+        Ok(doc! { "collectionsharded": &shown(namespace) })
     }
 
     /// Whether a redistribution of this name has happened: it is asked again.
@@ -207,7 +217,7 @@ impl Conductor {
     /// The zones' ranges by the new key.
     fn new_zones(&self, asked: &Asked<'_>, same: bool) -> Result<Vec<Zone>> {
         let Some(list) = &asked.zones else {
-            let known = self.zones_of(&asked.namespace, &asked.pattern);
+            let known = self.zones_of(&asked.named.namespace, &asked.pattern);
             if same {
                 let zone = |range: super::super::plan::ZoneRange| Zone {
                     min: range.min,
@@ -216,7 +226,7 @@ impl Conductor {
                 };
                 return Ok(known?.into_iter().map(zone).collect());
             }
-            if !self.find("config.tags", |tag| text(tag, "ns") == asked.namespace)?.is_empty() {
+            if !self.find("config.tags", |tag| text(tag, "ns") == asked.named.namespace)?.is_empty() {
                 bail!(Code::BAD_VALUE, "Must specify value for zones field");
             }
             return Ok(Vec::new());
@@ -231,6 +241,9 @@ impl Conductor {
                 asked.pattern.key_of_prefix(end)
             };
             let (min, max) = (end("min")?, end("max")?);
+            for end in [&min, &max] {
+                check_end_of_zone(asked.named.measured.as_ref(), end.document())?;
+            }
             let zone = match range.get("zone") {
                 Some(Value::String(zone)) => zone.to_owned(),
                 // No zone: the range is anybody's.
@@ -286,10 +299,5 @@ fn missing_index(source: &Source, pattern: &KeyPattern) -> Result<Vec<DocBuf>> {
     if source.indexes().into_iter().any(serves) {
         return Ok(Vec::new());
     }
-    let key = pattern.document();
-    let mut spec = doc! { "v": 2, "key": key, "name": &index_spec::default_name(key) };
-    if source.options().get("collation").is_some() {
-        spec.append("collation", doc! { "locale": "simple" }.as_raw());
-    }
-    Ok(vec![index_spec::prepare(spec.as_raw(), None)?])
+    Ok(vec![spec_for(pattern.document(), source.options(), false)?])
 }

@@ -67,12 +67,17 @@ pub struct Hooks {
     pub bypass_validation: bool,
     /// Told of documents that fail a validator which wants that to be logged.
     pub report: crate::write::Report,
+    /// Whether `$out` may put another collection into the place of this one, which users know by that name.
+    pub may_replace: Option<MayReplace>,
     /// Whether a collection is sharded, where that matters: the command came through a router, which then has to read it of all shards.
     pub is_spread: Option<IsSpread>,
 }
 
 /// Makes a view, unless it is there.
 pub type MakeView = Box<dyn Fn(&str, &DocBuf, sheaf_rows::Interrupt<'_>) -> Result<OpTime> + Send + Sync>;
+
+/// Gives an error for a collection that must not be replaced.
+pub type MayReplace = Box<dyn Fn(&Collection, &str) -> Result<()> + Send + Sync>;
 
 /// Whether a collection is sharded in this state.
 pub type IsSpread = Box<dyn Fn(&View, &Collection) -> Result<bool> + Send + Sync>;

@@ -12,6 +12,7 @@ use sheaf_storage::{CreateCollection, Engine, OpTime, Options, TransactionKey, W
 
 fn hooks() -> Hooks {
     Hooks {
+        may_replace: None,
         is_spread: None,
         server_stats: Box::new(|_, _| Ok(Vec::new())),
         latency_stats: Box::new(|_, _| DocBuf::new()),

@@ -9,7 +9,7 @@ use sheaf_bson::{ArrayBuf, DocBuf, RawDoc, Value, doc};
 use sheaf_cluster::{GoOn, first_batch};
 use sheaf_errors::{Code, Error, Result, bail};
 use sheaf_rows::Cx;
-use sheaf_timeseries::TimeseriesOptions;
+use sheaf_timeseries::{BUCKETS_PREFIX, TimeseriesOptions};
 
 use crate::addressed::Addressed;
 use crate::gather::Link;
@@ -54,9 +54,7 @@ pub fn begin(
 ) -> Result<Box<dyn OutWriter>> {
     let interrupt = cx.interrupt();
     let go_on: GoOn<'_> = &|| interrupt();
-    if link.is_sharded(target, go_on)? {
-        bail!(28769, "{target} cannot be sharded");
-    }
+    refuse_sharded(link, target, go_on)?;
     let to = link.whole(&target.database, true, go_on)?;
     let to = Addressed { version: None, ..to };
     let unique = sheaf_front::front::new_object_id();
@@ -77,6 +75,15 @@ pub fn begin(
     out.look_at_target(go_on)?;
     out.make(go_on)?;
     Ok(Box::new(out))
+}
+
+/// Errors: `Location28769` for a collection that is sharded, or whose buckets are; those of asking the config servers.
+fn refuse_sharded(link: &Link, target: &Namespace, go_on: GoOn<'_>) -> Result<()> {
+    let buckets = Namespace::new(&*target.database, format!("{BUCKETS_PREFIX}{}", target.collection));
+    if link.is_sharded(target, go_on)? || link.is_sharded(&buckets, go_on)? {
+        bail!(28769, "{target} cannot be sharded");
+    }
+    Ok(())
 }
 
 impl Out {
@@ -221,9 +228,7 @@ impl OutWriter for Out {
         let interrupt = cx.interrupt();
         let go_on: GoOn<'_> = &|| interrupt();
         self.flush(go_on)?;
-        if self.link.is_sharded(&self.target, go_on)? {
-            bail!(28769, "{} cannot be sharded", self.target);
-        }
+        refuse_sharded(&self.link, &self.target, go_on)?;
         self.replace(go_on)?;
         self.finished = true;
         Ok(())

@@ -29,8 +29,11 @@ pub enum Named {
         /// The collation of queries that name none, unless that is the simple one.
         collation: Option<DocBuf>,
     },
-    /// A view.
-    View,
+    /// A view, also that of a time-series collection.
+    View {
+        /// As a collection's.
+        collation: Option<DocBuf>,
+    },
     /// Nothing.
     Nothing,
 }
@@ -232,22 +235,26 @@ pub fn with_sample(statement: RawDoc<'_>, id: &[u8; 16]) -> DocBuf {
 /// What an entry of `listCollections` is.
 fn named(entry: &DocBuf) -> Result<Named> {
     let entry = entry.as_raw();
-    if entry.get("type").and_then(|kind| kind.as_str()) == Some("view") {
-        return Ok(Named::View);
-    }
     let within = |part: &str, name: &str| entry.get(part)?.as_doc()?.get(name);
-    collection(within("info", "uuid"), within("options", "collation"))
+    let said = within("options", "collation");
+    match entry.get("type").and_then(|kind| kind.as_str()) {
+        Some("view" | "timeseries") => Ok(Named::View { collation: collation(said) }),
+        _ => collection(within("info", "uuid"), said),
+    }
 }
 
-fn collection(uuid: Option<Value<'_>>, collation: Option<Value<'_>>) -> Result<Named> {
+fn collection(uuid: Option<Value<'_>>, said: Option<Value<'_>>) -> Result<Named> {
     let Some(Value::Binary(Binary { bytes, .. })) = uuid else { return Err(no_uuid()) };
+    let uuid = bytes.try_into().map_err(|_| no_uuid())?;
+    Ok(Named::Collection { uuid, collation: collation(said) })
+}
+
+/// The collation that an entry names, unless it is the simple one.
+fn collation(said: Option<Value<'_>>) -> Option<DocBuf> {
     let is_simple = |collation: &RawDoc<'_>| {
         collation.is_empty() || collation.get("locale").and_then(|locale| locale.as_str()) == Some("simple")
     };
-    let collation =
-        collation.and_then(|collation| collation.as_doc()).filter(|collation| !is_simple(collation));
-    let uuid = bytes.try_into().map_err(|_| no_uuid())?;
-    Ok(Named::Collection { uuid, collation: collation.map(DocBuf::from) })
+    said.and_then(|said| said.as_doc()).filter(|said| !is_simple(said)).map(DocBuf::from)
 }
 
 fn no_uuid() -> Error {

@@ -200,3 +200,38 @@ def zones_of_measurements(cluster):
             for tag in client.config.tags.find({"ns": buckets}):
                 admin.command("updateZoneKeyRange", buckets, min=tag["min"], max=tag["max"], zone=None)
             admin.command("removeShardFromZone", "shard1", zone="measured")
+
+
+@check
+def nobody_replaces_what_is_sharded(cluster):
+    """`$out` names a collection that is sharded, which not every router has heard."""
+    with cluster.client() as client, cluster.client(1) as other:
+        client.admin.command("enableSharding", "measuredout", primaryShard="shard0")
+        db, fields = client.measuredout, {"timeField": "t", "metaField": "m", "granularity": "seconds"}
+        x = db.create_collection("x", timeseries=fields)
+        x.insert_many([{"t": minute(at), "m": at % 5, "v": at} for at in range(50)])
+        db.plain.insert_many([{"t": minute(at), "m": at % 5, "v": -at} for at in range(10)])
+        db.plants.insert_many([{"_id": at, "v": at} for at in range(50)])
+        db.spread.insert_many([{"_id": at, "t": minute(at), "m": at} for at in range(10)])
+        client.admin.command("shardCollection", "measuredout.spread", key={"_id": 1})
+        client.admin.command("split", "measuredout.spread", middle={"_id": 5})
+        client.admin.command("moveChunk", "measuredout.spread", find={"_id": 5}, to="shard1")
+        # The other router knows them as collections that are not sharded.
+        assert list(other.measuredout.x.list_indexes()) and other.measuredout.plants.count_documents({}) == 50
+        list(other.measuredout.plain.aggregate([{"$limit": 5}, {"$out": "x"}]))
+        assert sorted(found["v"] for found in x.find()) == [-4, -3, -2, -1, 0]
+        x.insert_many([{"t": minute(at), "m": at % 5, "v": at} for at in range(1, 50)])
+        client.admin.command("shardCollection", "measuredout.x", key={"m": 1})
+        client.admin.command("shardCollection", "measuredout.plants", key={"_id": 1})
+        measurements = {"$out": {"db": "measuredout", "coll": "x", "timeseries": fields}}
+        for source in ("plain", "spread", "x"):
+            for router in (other, client):
+                for stage in ({"$out": "x"}, measurements, {"$out": "plants"}):
+                    refused(28769, lambda: list(router.measuredout[source].aggregate([stage])))
+        # What is neither sharded nor on one shard with the target comes together on the router.
+        whole = db.create_collection("whole", timeseries=fields)
+        whole.insert_many([{"t": minute(at), "m": 1, "v": at} for at in range(10)])
+        joined = [{"$lookup": {"from": "spread", "localField": "v", "foreignField": "_id", "as": "s"}}, {"$group": {"_id": "$m", "n": {"$sum": 1}}}]
+        assert [group["n"] for group in whole.aggregate(joined)] == [10]
+        assert all_of(x) == list(range(-4, 50)) and db.plants.count_documents({"v": {"$gte": 0}}) == 50
+        assert not [name for name in db.list_collection_names() if name.startswith("tmp.")]

@@ -110,6 +110,7 @@ pub fn begin(
         if existing.is_view() {
             bail!(Code::COMMAND_NOT_SUPPORTED_ON_VIEW, "Namespace {target} is a view, not a collection");
         }
+        may_replace(db, existing, &namespace.to_string())?;
         if existing.capped.is_some() {
             bail!(17152, "namespace '{target}' is capped so it can't be used for $out");
         }
@@ -147,6 +148,11 @@ pub fn begin(
         db.note_commit(db.engine.create_indexes(&out.temporary, &specs, cx.interrupt())?);
     }
     Ok(Box::new(out))
+}
+
+/// Errors: those of collections that the server lets nobody replace.
+fn may_replace(db: &Db, target: &Collection, shown: &str) -> Result<()> {
+    db.hooks.may_replace.as_ref().map_or(Ok(()), |may_replace| may_replace(target, shown))
 }
 
 /// What is known of a target that is, or is to be, a time-series collection.
@@ -232,6 +238,10 @@ impl Out {
         let check = |source: &Collection, target: Option<&Collection>| {
             if source.uuid != self.uuid {
                 bail!(Code::NAMESPACE_NOT_FOUND, "{} was dropped during processing", self.temporary);
+            }
+            if let Some(target) = target {
+                let shown = self.measurements.as_ref().map_or(&self.target, |to| &to.namespace);
+                may_replace(db, target, shown)?;
             }
             self.before.check(&self.target, target)
         };

@@ -222,7 +222,8 @@ impl<'b> Plan<'b> {
         let Namespace { database, collection } = &self.namespace;
         let found = op.blocking(|| op.router.named(database, collection, &|| op.check_interrupt()))?;
         match found {
-            Named::Collection { collation: Some(collation), .. } => Collator::parse(collation.as_raw()),
+            Named::Collection { collation: Some(collation), .. }
+            | Named::View { collation: Some(collation) } => Collator::parse(collation.as_raw()),
             _ => Ok(None),
         }
     }

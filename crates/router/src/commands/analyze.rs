@@ -101,7 +101,7 @@ impl<'a> Command<'a, Operation<'a>> for AnalyzeShardKey<'a> {
             op.blocking(|| op.router.named(db, &self.namespace.collection, &|| op.check_interrupt()))?;
         let (uuid, collation) = match named {
             Named::Collection { uuid, collation } => (uuid, collation),
-            Named::View => bail!(
+            Named::View { .. } => bail!(
                 Code::COMMAND_NOT_SUPPORTED_ON_VIEW,
                 "Operation not supported for a view: {}",
                 self.namespace

@@ -71,7 +71,7 @@ fn uuid_of(wanted: &Configure<'_>, op: &Operation<'_>) -> Result<[u8; 16]> {
     let Configure { db, collection, namespace, .. } = wanted;
     match op.router.named(db, collection, &|| op.check_interrupt())? {
         Named::Collection { uuid, .. } => Ok(uuid),
-        Named::View => {
+        Named::View { .. } => {
             bail!(Code::COMMAND_NOT_SUPPORTED_ON_VIEW, "Operation not supported for a view: {namespace}")
         }
         Named::Nothing => bail!(Code::NAMESPACE_NOT_FOUND, "Namespace {namespace} does not exist"),

@@ -8,7 +8,7 @@ use sheaf_auth::UserName;
 use sheaf_bson::{DocBuf, RawDoc, Value};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_exec::change_stream::SharedPosition;
-use sheaf_exec::database::{Db, Hooks, IsSpread};
+use sheaf_exec::database::{Db, Hooks, IsSpread, MayReplace};
 use sheaf_exec::plan::query::Hint;
 use sheaf_expr::ParseCx;
 use sheaf_front::access::Rights;
@@ -43,9 +43,23 @@ pub fn database(op: &Operation<'_>, hint: Option<(&Namespace, Hint)>, bypass_val
         in_transaction: op.in_transaction(),
         bypass_validation,
         report: crate::log::events::failed_validation,
+        may_replace: may_replace(op),
         is_spread: is_spread(op),
     };
     Ok(Db::new(op.engine().clone(), op.reads(op.view()?), hooks, hint))
+}
+
+/// How `$out` learns what it must leave alone, whoever has asked for it: a router may not know yet that a collection is sharded.
+fn may_replace(op: &Operation<'_>) -> Option<MayReplace> {
+    let node = op.node().clone();
+    node.sharding()?;
+    Some(Box::new(move |target, shown| {
+        let Some(sharding) = node.sharding() else { return Ok(()) };
+        match sharding.placements().now(node.engine(), &node.engine().catalog(), &target.uuid)? {
+            Some(_) => bail!(28769, "{shown} cannot be sharded"),
+            None => Ok(()),
+        }
+    }))
 }
 
 /// How pipelines learn what is sharded, where the command came through a router.

@@ -104,6 +104,8 @@ impl Pipeline {
 
 #[cfg(test)]
 mod tests {
+    use sheaf_bson::{ArrayBuf, doc};
+
     use super::*;
     use crate::stage::{Needs, StagePosition};
 
@@ -122,5 +124,21 @@ mod tests {
             let source = matches!(entry.needs, Needs::Own(_) | Needs::Cluster(_));
             assert_eq!(source, entry.position == StagePosition::First, "{}", entry.name);
         }
+    }
+
+    #[test]
+    fn what_rights_are_asked_of_names_each_field_once() {
+        let twice = doc! { "into": "a", "into": { "db": "b", "coll": "c" } };
+        let parse = |name: &str, collection: &str| {
+            let stages = ArrayBuf::of(&[doc! { (name): twice.as_raw() }]);
+            Pipeline::parse(stages.as_raw(), &Namespace::new("t", collection), &mut ParseCx::new())
+        };
+        for entry in STAGES.iter().filter(|entry| entry.needs != Needs::Nothing && entry.name != "$facet") {
+            let codes =
+                ["c", ""].map(|collection| parse(entry.name, collection).err().map(|error| error.code().0));
+            assert!(codes.contains(&Some(40413)) && !codes.contains(&None), "{}: {codes:?}", entry.name);
+        }
+        let error = parse("$merge", "c").unwrap_err();
+        assert_eq!(error.message(), "BSON field '$merge.into' is a duplicate field");
     }
 }

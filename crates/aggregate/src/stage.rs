@@ -1,5 +1,6 @@
 //! What a stage of the language is: an entry in the table of names, and a parsed stage.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
 
@@ -275,6 +276,7 @@ impl StageEntry {
 
     /// The stages that this one is short for, as a pipeline names them; `None` if it stands for itself.
     pub(crate) fn expand(&self, argument: Value<'_>, cx: &StageCx<'_>) -> Result<Option<Vec<DocBuf>>> {
+        self.names_each_once(argument)?;
         match self.reading {
             Reading::Parse(_) => Ok(None),
             Reading::Expand(expand) => expand(argument, cx).map(Some),
@@ -283,6 +285,7 @@ impl StageEntry {
 
     /// Reads the stage's argument. Some stages are several.
     pub fn parse(&self, argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<SharedStage>> {
+        self.names_each_once(argument)?;
         let expand = match self.reading {
             Reading::Parse(parse) => return parse(argument, cx),
             Reading::Expand(expand) => expand,
@@ -296,6 +299,23 @@ impl StageEntry {
             }
         }
         Ok(parsed)
+    }
+
+    /// What a stage needs of the rights of who runs it is read of its argument before it is parsed: both must see the same there. Names
+    /// within `$facet` are those of the result, and each of them is looked at.
+    fn names_each_once(&self, argument: Value<'_>) -> Result<()> {
+        let (Value::Document(spec), false) =
+            (argument, self.needs == Needs::Nothing || self.name == "$facet")
+        else {
+            return Ok(());
+        };
+        let mut known = HashSet::new();
+        for field in spec.iter() {
+            if !known.insert(field.key_bytes()) {
+                bail!(40413, "BSON field '{}.{}' is a duplicate field", self.name, field.key());
+            }
+        }
+        Ok(())
     }
 }
 

@@ -2,6 +2,8 @@
 
 use std::fs;
 
+use rustix::fs::Mode;
+
 /// File descriptors now allowed, from /proc.
 pub fn open_files() -> Option<u64> {
     let text = fs::read_to_string("/proc/self/limits").ok()?;
@@ -49,9 +51,54 @@ pub fn raise_open_files() {
     }
 }
 
+/// What group and others may not do with the files that the server makes: all of data and users' credentials stands in them.
+///
+/// Errors: a text for the user.
+pub fn close_files(parameters: &[(String, String)]) -> Result<(), String> {
+    if let Some(mask) = mask(parameters)? {
+        // The owner's bits stay as the system has them.
+        let before = rustix::process::umask(Mode::empty());
+        rustix::process::umask((before & Mode::RWXU) | Mode::from_raw_mode(mask));
+    }
+    Ok(())
+}
+
+/// The bits of group and others; `None` if the system's are to stay.
+fn mask(parameters: &[(String, String)]) -> Result<Option<u32>, String> {
+    let value = |name: &str| {
+        parameters.iter().rev().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
+    };
+    let honours = value("honorSystemUmask").is_some_and(|value| matches!(value, "true" | "1"));
+    match value("processUmask").filter(|mask| !mask.is_empty()) {
+        None => Ok((!honours).then_some(0o077)),
+        Some(_) if honours => Err("BadValue: processUmask needs honorSystemUmask to be false".to_owned()),
+        Some(text) => match u32::from_str_radix(text, 8) {
+            Ok(mask) if mask <= 0o777 => Ok(Some(mask & 0o077)),
+            _ => {
+                Err(format!("BadValue: processUmask has to be an octal number of at most 777, not '{text}'"))
+            }
+        },
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn files_are_the_owners_unless_parameters_say_otherwise() {
+        let of = |list: &[(&str, &str)]| {
+            let list: Vec<_> =
+                list.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+            mask(&list)
+        };
+        assert_eq!(of(&[]), Ok(Some(0o077)));
+        assert_eq!(of(&[("honorSystemUmask", "true")]), Ok(None));
+        assert_eq!(of(&[("honorSystemUmask", "true"), ("honorSystemUmask", "false")]), Ok(Some(0o077)));
+        assert_eq!(of(&[("processUmask", "027")]), Ok(Some(0o027)));
+        assert!(of(&[("processUmask", "27"), ("honorSystemUmask", "1")]).is_err());
+        assert!(of(&[("processUmask", "9")]).is_err() && of(&[("processUmask", "1000")]).is_err());
+    }
 
     #[test]
     fn descriptors_are_shared_out() {

@@ -286,6 +286,20 @@ def nothing_secret_is_written():
         refused("hello", 1, speculativeAuthenticate={"saslStart": 1, "mechanism": "SCRAM-SHA-256", "db": "lib", "payload": payload})
         refused("hello", 1, speculativeAuthenticate={"saslStart": 1, "mechanism": "PLAIN", "payload": SECRETS[2], "x": SECRETS[1]})
         refused("explain", {"createUser": "x", "pwd": SECRETS[0], "roles": []})
+        refused("explain", {"explain": {"createUser": "x", "pwd": SECRETS[0], "roles": []}})
+        # The commonest slips.
+        for field in ("password", "Pwd", "passwd"):
+            refused("createUser", "x", roles=[], **{field: SECRETS[0]})
+            refused("updateUser", "ann", **{field: SECRETS[1]})
+            refused("authenticate", 1, mechanism="MONGODB-X509", **{field: SECRETS[2]})
+        # Users as tools write them.
+        kept = root.admin["system.users"].find_one({"_id": "lib.ann"})
+        credentials = {**kept["credentials"]["SCRAM-SHA-256"], "storedKey": SECRETS[0], "serverKey": SECRETS[1]}
+        written = {**kept, "_id": "lib.eve", "user": "eve", "credentials": {"SCRAM-SHA-256": credentials}}
+        root.admin.tempusers.insert_one(written)
+        root.admin.tempusers.update_one({"_id": "lib.eve"}, {"$set": {"credentials.SCRAM-SHA-256.storedKey": SECRETS[2]}})
+        root.admin.tempusers.find_one({"credentials.SCRAM-SHA-256.storedKey": SECRETS[2]})
+        root.admin.tempusers.drop()
         refused("isMaster", 1, speculativeAuthenticate={"authenticate": 1, "nonce": SECRETS[2]})
         fails(18, lambda: connect(server, "ann", SECRETS[0], authSource="lib").lib.c.find_one())
         with connect(server, "ann", SECRETS[1], authSource="lib") as ann:
@@ -298,6 +312,8 @@ def nothing_secret_is_written():
         shown += [str(entry) for entry in root.admin.aggregate([{"$currentOp": {"allUsers": True, "idleConnections": True}}])]
         shown += root.admin.command("getLog", "global")["log"]
         shown.append(str(lib.command("usersInfo", "ann")))
+        shown += [str(entry) for entry in root.admin.aggregate([{"$queryStats": {}}])]
+        shown.append(str(root.admin.command("serverStatus")))
         shown.append(server.log_path.read_text(errors="replace"))
         shown.append(path.read_text())
     everything = "\n".join(shown)

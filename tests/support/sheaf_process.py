@@ -6,6 +6,7 @@ Only the standard library is used, so that every test program can import this be
 import os
 import pathlib
 import random
+import re
 import shutil
 import signal
 import socket
@@ -166,8 +167,14 @@ class Server:
             raise RuntimeError(f"the server ignored SIGTERM for {timeout} s:\n{self.log_tail()}") from None
 
     def cleanup(self):
-        """Ends the process and removes what it left, unless $SHEAF_KEEP asks to keep it."""
+        """Ends the process and removes what it left, unless $SHEAF_KEEP asks to keep it. No password of the tests may stand in its log."""
         self.kill()
+        leaked = secrets_in(self.log_path)
+        self._remove()
+        if leaked:
+            raise AssertionError(f"secrets stand in a server's log: {leaked}")
+
+    def _remove(self):
         if os.environ.get("SHEAF_KEEP"):
             print(f"kept: {self.dbpath} {self.log_path}")
             return
@@ -183,6 +190,19 @@ class Server:
         if kind is not None:
             print(f"--- end of the server's log ({self.log_path})\n{self.log_tail()}")
         self.cleanup()
+
+
+# The tests' passwords are made to be found: a word and four figures. Keys begin with a line of their own.
+PLANTED = re.compile(rb"(?:pencil|quill|chalk|slate|sponge)-77\d\d|-----BEGIN [A-Z ]*PRIVATE KEY-----\s+[A-Za-z0-9+/=]{40}")
+
+
+def secrets_in(path):
+    """The tests' secrets that stand in a file, each with what stands around it."""
+    try:
+        text = pathlib.Path(path).read_bytes()
+    except OSError:
+        return []
+    return [text[max(0, found.start() - 200):found.end() + 50] for found in PLANTED.finditer(text)][:3]
 
 
 def stand_still(process):

@@ -124,7 +124,9 @@ def users_change(server):
     assert [role["role"] for role in bob["roles"]] == ["read", "dbOwner"], bob
     # A digest that the client has made.
     digest = "dc3332f4bab13d8f2bfdec9bb0f0c2ce"
-    lib.command("createUser", "digested", pwd=digest, roles=[], digestPassword=False)
+    lib.command("createUser", "digested", pwd=digest, roles=[], digestPassword=False, mechanisms=["SCRAM-SHA-1"])
+    # Without mechanisms all of the server's are meant.
+    command_fails(2, lib, "createUser", "x", pwd=digest, roles=[], digestPassword=False, words="requires undigested passwords")
     assert lib.command("usersInfo", "digested")["users"][0]["mechanisms"] == ["SCRAM-SHA-1"]
     client["$external"].command("createUser", "CN=x", roles=[])
     command_fails(2, client["$external"], "createUser", "CN=y", pwd="p", roles=[])

@@ -76,7 +76,7 @@ pub trait Roles {
 /// What a set of roles comes to.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Resolved {
-    /// The roles themselves and all that they include.
+    /// The roles themselves and all that they include; of built-in ones nothing more.
     pub roles: BTreeSet<RoleName>,
     /// All that they grant.
     pub privileges: Privileges,
@@ -91,23 +91,31 @@ pub struct Resolved {
 /// Errors: those of reading roles.
 pub fn resolve(direct: &[RoleName], roles: &dyn Roles) -> Result<Resolved> {
     let mut resolved = Resolved::default();
-    let mut left: VecDeque<RoleName> = direct.iter().cloned().collect();
-    while let Some(name) = left.pop_front() {
-        if resolved.roles.contains(&name) || resolved.missing.contains(&name) {
+    // Of what built-in roles are made is nobody's business: only what they grant is.
+    let mut within = BTreeSet::new();
+    let mut left: VecDeque<(RoleName, bool)> = direct.iter().map(|name| (name.clone(), false)).collect();
+    while let Some((name, is_within)) = left.pop_front() {
+        let known = resolved.roles.contains(&name) || is_within && within.contains(&name);
+        if known || resolved.missing.contains(&name) {
             continue;
         }
         let Some(role) = roles.role(&name)? else {
             resolved.missing.insert(name);
             continue;
         };
-        left.extend(role.roles);
+        let goes_within = is_within || builtin::is_built_in(&name);
+        left.extend(role.roles.into_iter().map(|role| (role, goes_within)));
         resolved.privileges.extend(
             role.privileges
                 .iter()
                 .map(|(resource, actions)| Privilege { resource: resource.clone(), actions }),
         );
         resolved.restrictions.extend(role.restrictions.filter(|set| !set.is_empty()));
-        resolved.roles.insert(name);
+        if is_within {
+            within.insert(name)
+        } else {
+            resolved.roles.insert(name)
+        };
     }
     Ok(resolved)
 }

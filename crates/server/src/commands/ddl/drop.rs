@@ -11,6 +11,9 @@ use crate::commands::timeseries::drop_buckets;
 use crate::op::Operation;
 use crate::reply::Reply;
 
+/// Without these of `admin` nobody could log in any more.
+const SYSTEM: &[&str] = &["system.users", "system.roles", "system.version"];
+
 /// `{drop: "users"}`
 pub struct Drop<'a> {
     collection: &'a str,
@@ -48,6 +51,9 @@ impl<'a> Command<'a, Operation<'a>> for Drop<'a> {
         op.metrics().namespace.replace(Some(namespace.clone()));
         if self.collection == "system.profile" && op.node().profiling.of(op.db()).level > 0 {
             bail!(Code::ILLEGAL_OPERATION, "turn off profiling before dropping system.profile collection");
+        }
+        if op.db() == "admin" && SYSTEM.contains(&self.collection) {
+            bail!(Code::ILLEGAL_OPERATION, "can't drop system collection {namespace}");
         }
         let catalog = op.catalog();
         names::check_uuid(&catalog, &namespace, self.uuid)?;

@@ -161,12 +161,7 @@ impl<'a> Password<'a> {
     pub fn credentials(&self, op: &Operation<'_>, user: &str) -> Result<DocBuf> {
         let password = self.password.expect("asked only where there is one");
         let parameters = &op.front.parameters;
-        let usual = || {
-            let mut enabled = sasl::enabled(parameters);
-            enabled.retain(|mechanism| self.digest || *mechanism == Mechanism::Sha1);
-            enabled
-        };
-        let mut mechanisms = self.mechanisms.clone().unwrap_or_else(usual);
+        let mut mechanisms = self.mechanisms.clone().unwrap_or_else(|| sasl::enabled(parameters));
         mechanisms.sort_unstable();
         mechanisms.dedup();
         let mut credentials = DocBuf::new();

@@ -233,16 +233,22 @@ impl<'a> Command<'a, Operation<'a>> for RolesInfo<'a> {
 
 impl RolesInfo<'_> {
     fn describe(&self, role: &Role, stored: &Stored<'_>) -> Result<DocBuf> {
-        let inherited = resolve(&role.roles, stored)?;
+        let is_built_in = builtin::is_built_in(&role.name);
+        // Of what a built-in role is made is told nowhere.
+        let includes = if is_built_in { &[] } else { role.roles.as_slice() };
+        let inherited = resolve(includes, stored)?;
         let all = resolve(std::slice::from_ref(&role.name), stored)?;
         Ok(DocBuf::build(|doc| {
-            doc.append("_id", &role.name.id());
+            if !is_built_in {
+                doc.append("_id", &role.name.id());
+            }
             role.name.write(doc);
-            doc.append("isBuiltin", builtin::is_built_in(&role.name));
-            doc.append("roles", Value::Array(role_array(&role.roles).as_raw()));
+            doc.append("isBuiltin", is_built_in);
+            doc.append("roles", Value::Array(role_array(includes).as_raw()));
             doc.append("inheritedRoles", Value::Array(role_array(&inherited.roles).as_raw()));
             if self.privileges == Show::Yes {
-                role.privileges.write(&mut doc.array("privileges"));
+                let own = if is_built_in { &all.privileges } else { &role.privileges };
+                own.write(&mut doc.array("privileges"));
                 all.privileges.write(&mut doc.array("inheritedPrivileges"));
             }
             if self.restrictions {

@@ -6,6 +6,7 @@ import time
 
 import bson
 from common import connect, fails
+from sheaf_process import Server
 
 PASSWORD = "pencil-7731"
 SECRET = b"planted-secret-5581"
@@ -101,10 +102,53 @@ def wrong_passwords(server):
     for at in range(20):
         attempt(f"wrong {at}")
     assert attempt("wrong again") > 0.5
-    with connect(server, "root", PASSWORD) as root:
-        began = time.monotonic()
+    root = connect(server, "root", PASSWORD)
+    began = time.monotonic()
+    root.admin.command("ping")
+    assert time.monotonic() - began < 0.5
+    # Who does not wait for the answer waits before the next try, on whatever connection; who is logged in does not.
+    with wire(server) as connection:
+        ask(connection, saslContinue(ask(connection, saslStart()), b"c=biws,r=wrong,p=d3Jvbmc="), answered=False)
+    began = time.monotonic()
+    with wire(server) as connection:
         root.admin.command("ping")
         assert time.monotonic() - began < 0.5
+        ask(connection, saslStart())
+    assert time.monotonic() - began > 0.5
+
+
+def saslStart():
+    return {"saslStart": 1, "mechanism": "SCRAM-SHA-256", "payload": b"n,,n=root,r=abcdefghijklmnop", "$db": "admin"}
+
+
+def saslContinue(begun, payload):
+    return {"saslContinue": 1, "conversationId": begun["conversationId"], "payload": payload, "$db": "admin"}
+
+
+def ask(connection, body, answered=True):
+    connection.sendall(message(body))
+    if answered:
+        return bson.decode(connection.recv(65536)[21:])
+    # The server has read it; its answer is not waited for.
+    time.sleep(0.2)
+
+
+def silent_ones_make_room():
+    """Connections that only sit there keep nobody out: the one that has been silent for longest goes."""
+    with Server(args=["--auth", "--maxConns", "20"]) as server:
+        with connect(server) as client:
+            client.admin.command("createUser", "root", pwd=PASSWORD, roles=["root"])
+        idle = [wire(server) for _ in range(16)]
+        for connection in idle:
+            ask(connection, {"ping": 1, "$db": "admin"})
+        # Whoever has said something lately stays.
+        ask(idle[0], {"ping": 1, "$db": "admin"})
+        with connect(server, "root", PASSWORD) as root:
+            assert root.lib.c.count_documents({}) == 0
+            assert everything_from(idle[1]) == b""
+            assert ask(idle[0], {"ping": 1, "$db": "admin"})["ok"] == 1
+        for connection in idle:
+            connection.close()
 
 
 CHECKS = [first_user, long_messages, lying_lengths, wrong_passwords]

@@ -34,6 +34,8 @@ pub struct Client {
     pub access: Mutex<ClientAccess>,
     /// Whether nobody knows who it is, where clients must prove it.
     pub is_stranger: AtomicBool,
+    /// Its place among those.
+    pub stranger: Stranger,
     /// For how many milliseconds its next answer is held back.
     pub delay: AtomicU64,
     /// Whether the running operation is to stop, and with which error; it looks at its next check.
@@ -59,6 +61,22 @@ pub struct Client {
     pub told_topology: Mutex<Option<u64>>,
     /// Whether the client has said that it knows `hello`, and with it the newer words of errors.
     pub hello_ok: AtomicBool,
+}
+
+/// A client's place among the strangers.
+#[derive(Default)]
+pub struct Stranger {
+    /// 0: it is none of them, any more.
+    pub(crate) place: AtomicU64,
+    /// Its connection is to end.
+    pub(crate) goes: tokio::sync::Notify,
+}
+
+impl Stranger {
+    /// Waits until the client has to go, so that another one may come.
+    pub async fn goes(&self) {
+        self.goes.notified().await;
+    }
 }
 
 /// Whether an operation has to stop: somebody has said so, or its client has gone.
@@ -204,6 +222,7 @@ impl Client {
             audited: AtomicU64::new(0),
             access: Mutex::default(),
             is_stranger: AtomicBool::new(false),
+            stranger: Stranger::default(),
             delay: AtomicU64::new(0),
             meter: Meter::new(memory, stop.clone()),
             stop,

@@ -258,6 +258,9 @@ impl<S: Socket> Connection<S> {
                 Arrival::End => return Ok(Pause::End),
             };
             self.greeted = true;
+            if self.client.is_stranger.load(Ordering::Relaxed) {
+                self.front.strangers.spoke(&self.client);
+            }
             let busy = !direct && self.is_busy(idle_since.elapsed());
             if self.control && (busy || !self.asks_for_control(&self.buffer[..length])) {
                 return Ok(Pause::Data);

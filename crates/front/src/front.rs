@@ -210,14 +210,14 @@ impl Front {
         let mut clients = self.clients.lock();
         let asks = self.access.enabled;
         let most = self.options.max_connections;
-        if clients.len() >= most || asks && !self.strangers.have_room(most) {
+        if clients.len() >= most || asks && !self.strangers.make_room(most) {
             self.metrics.connections_rejected.add(1);
             return None;
         }
         let id = self.next_client.fetch_add(1, Ordering::Relaxed) + 1;
         let client = Arc::new(Client { local, ..Client::new(id, remote, &self.memory) });
         if asks {
-            self.set_stranger(&client, true);
+            self.is_stranger(&client);
         }
         clients.insert(id, client.clone());
         self.metrics.connections_created.add(1);
@@ -260,15 +260,20 @@ impl Front {
     /// Forgets a connection.
     pub fn disconnect(&self, client: &Client) {
         self.clients.lock().remove(&client.id);
-        self.set_stranger(client, false);
+        self.is_known(client);
     }
 
-    /// Notes whether somebody knows who a client is.
-    pub(crate) fn set_stranger(&self, client: &Client, is: bool) {
-        match (client.is_stranger.swap(is, Ordering::Relaxed), is) {
-            (false, true) => self.strangers.add(),
-            (true, false) => self.strangers.remove(),
-            _ => {}
+    /// Notes that nobody knows who a client is.
+    pub(crate) fn is_stranger(&self, client: &Arc<Client>) {
+        if !client.is_stranger.swap(true, Ordering::Relaxed) {
+            self.strangers.put_last(client);
+        }
+    }
+
+    /// Notes that a client has gone, or that it is known who it is.
+    pub(crate) fn is_known(&self, client: &Client) {
+        if client.is_stranger.swap(false, Ordering::Relaxed) {
+            self.strangers.remove(client);
         }
     }
 

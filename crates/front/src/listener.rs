@@ -16,7 +16,7 @@ use crate::client::Client;
 use crate::connection;
 use crate::front::Front;
 use crate::role::Role;
-use crate::strangers::FIRST_WORD;
+use crate::strangers::{FIRST_WORD, makes_room};
 use crate::stream::ClientStream;
 use crate::tls::{TlsMode, TlsStream, Wire};
 
@@ -328,7 +328,10 @@ async fn serve(stream: ClientStream, client: Arc<Client>, role: Arc<dyn Role>) {
     let begun = begin(stream, &client, &*role);
     // Who says nothing takes the place of others.
     let begun = match role.front().access.enabled {
-        true => tokio::time::timeout(FIRST_WORD, begun).await.map_err(io::Error::from),
+        true => tokio::select! {
+            begun = tokio::time::timeout(FIRST_WORD, begun) => begun.map_err(io::Error::from),
+            () = client.stranger.goes() => Err(makes_room()),
+        },
         false => Ok(begun.await),
     };
     match begun.flatten() {

@@ -73,6 +73,10 @@ impl<'a> Start<'a> {
             );
         };
         request.client.access.lock().conversation = None;
+        if let Some(remote) = request.client.remote {
+            let owed = request.front.strangers.owes(remote.ip().to_canonical());
+            request.client.delay.fetch_max(owed.as_millis() as u64, Ordering::Relaxed);
+        }
         let first = First::read(self.payload)
             .map_err(|error| refuse(request, mechanism.name(), &UserName::new("", db), &error))?;
         let user = UserName::new(first.user.clone(), db);
@@ -265,8 +269,8 @@ fn log_in(
     let claims = token.as_ref().map(|token| token.logged.as_raw());
     noted::authenticated(request, mechanism, (&user.user, &user.db), Some(&account), claims, Code::OK)?;
     request.client.access.lock().login =
-        Some(Login { name: user.clone(), id: account.user.id, token: token.clone() });
-    request.front.set_stranger(request.client, false);
+        Some(Login { name: user.clone(), id: account.user.id, token: token.clone(), known: None });
+    request.front.is_known(request.client);
     let mut attributes = doc! {
         "client": &request.client.remote_text(), "isSpeculative": false, "isClusterMember": account.is_member(),
         "mechanism": mechanism, "user": &user.user, "db": &user.db, "result": 0,

@@ -1,12 +1,15 @@
 //! Clients of which nobody knows yet who they are, where clients must prove it: what they may send, how many there may be, and how
 //! often they may be wrong.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+
+use crate::client::Client;
 
 /// The longest message of one.
 pub const MESSAGE_BYTES: usize = 16 * 1024;
@@ -27,30 +30,85 @@ const LONGEST_DELAY: Duration = Duration::from_secs(3);
 /// Failures are forgotten when an address has had none for so long.
 const REMEMBERED: Duration = Duration::from_secs(60);
 
-/// Addresses that are remembered; with one more it begins anew with those that are still of interest.
+/// Addresses that are remembered; with one more those are forgotten that are of no interest any more, or the one that was heard of first.
 const ADDRESSES: usize = 10_000;
+
+/// Addresses that one may have as many of as there are count as one: of IPv6 the network.
+fn whose(address: IpAddr) -> IpAddr {
+    match address {
+        IpAddr::V4(_) => address,
+        IpAddr::V6(address) => IpAddr::V6((u128::from(address) >> 64 << 64).into()),
+    }
+}
+
+/// Why a stranger's connection ends.
+pub fn makes_room() -> std::io::Error {
+    std::io::Error::other("a client that has not logged in makes room for another one")
+}
 
 /// The clients that nobody knows yet.
 #[derive(Default)]
 pub struct Strangers {
-    count: AtomicUsize,
-    failures: Mutex<HashMap<IpAddr, (u32, Instant), ahash::RandomState>>,
+    waiting: Mutex<Waiting>,
+    failures: Mutex<HashMap<IpAddr, Debt, ahash::RandomState>>,
+}
+
+/// An address from which proofs were wrong.
+struct Debt {
+    failures: u32,
+    last: Instant,
+    /// Until then nobody from there is asked for a proof.
+    until: Instant,
+}
+
+/// Those that are connected, the one first that has been silent for longest.
+#[derive(Default)]
+struct Waiting {
+    clients: BTreeMap<u64, Weak<Client>>,
+    newest: u64,
 }
 
 impl Strangers {
-    /// Whether one more may come, of so many connections.
-    pub fn have_room(&self, connections: usize) -> bool {
-        self.count.load(Ordering::Relaxed) < connections - connections / ROOM_SHARE
+    /// Whether one more may come, of so many connections. Who has been silent for longest goes for it: somebody who logs in, or a member of
+    /// the set, is not kept out by those who only sit there.
+    pub fn make_room(&self, connections: usize) -> bool {
+        let mut waiting = self.waiting.lock();
+        if waiting.clients.len() < connections - connections / ROOM_SHARE {
+            return true;
+        }
+        while let Some((_, client)) = waiting.clients.pop_first() {
+            if let Some(client) = client.upgrade() {
+                client.stranger.place.store(0, Ordering::Relaxed);
+                client.stranger.goes.notify_one();
+                return true;
+            }
+        }
+        false
     }
 
-    /// One has come, or has logged out.
-    pub fn add(&self) {
-        self.count.fetch_add(1, Ordering::Relaxed);
+    /// One has come, or has logged out, or has said something.
+    pub fn put_last(&self, client: &Arc<Client>) {
+        let mut waiting = self.waiting.lock();
+        waiting.newest += 1;
+        let last = waiting.newest;
+        let before = client.stranger.place.swap(last, Ordering::Relaxed);
+        waiting.clients.remove(&before);
+        waiting.clients.insert(last, Arc::downgrade(client));
+    }
+
+    /// One has said something.
+    pub fn spoke(&self, client: &Arc<Client>) {
+        // Who has to go goes.
+        if client.stranger.place.load(Ordering::Relaxed) != 0 {
+            self.put_last(client);
+        }
     }
 
     /// One has gone, or is known from now on.
-    pub fn remove(&self) {
-        self.count.fetch_sub(1, Ordering::Relaxed);
+    pub fn remove(&self, client: &Client) {
+        let mut waiting = self.waiting.lock();
+        let place = client.stranger.place.swap(0, Ordering::Relaxed);
+        waiting.clients.remove(&place);
     }
 
     /// A proof from this address was wrong: for how long its answer is held back.
@@ -58,20 +116,34 @@ impl Strangers {
         let now = Instant::now();
         let mut failures = self.failures.lock();
         if failures.len() >= ADDRESSES {
-            failures.retain(|_, (_, last)| now.duration_since(*last) < REMEMBERED);
-            if failures.len() >= ADDRESSES {
-                failures.clear();
+            failures.retain(|_, debt| now.duration_since(debt.last) < REMEMBERED);
+            // Nobody is forgiven for bringing many others.
+            if failures.len() >= ADDRESSES
+                && let Some(oldest) = failures.iter().min_by_key(|(_, debt)| debt.last).map(|(from, _)| *from)
+            {
+                failures.remove(&oldest);
             }
         }
-        let (count, last) = failures.entry(from).or_insert((0, now));
-        if now.duration_since(*last) >= REMEMBERED {
-            *count = 0;
+        let debt = failures.entry(whose(from)).or_insert(Debt { failures: 0, last: now, until: now });
+        if now.duration_since(debt.last) >= REMEMBERED {
+            debt.failures = 0;
         }
-        (*count, *last) = (count.saturating_add(1), now);
-        match count.checked_sub(FREE_FAILURES + 1) {
+        (debt.failures, debt.last) = (debt.failures.saturating_add(1), now);
+        let delay = match debt.failures.checked_sub(FREE_FAILURES + 1) {
             None => Duration::ZERO,
             Some(more) => (FIRST_DELAY * (1 << more.min(10))).min(LONGEST_DELAY),
-        }
+        };
+        debt.until = debt.until.max(now + delay);
+        delay
+    }
+
+    /// For how long somebody from this address is not asked for a proof yet, on whatever connection: who does not wait for the answer to a
+    /// wrong one has won nothing.
+    pub fn owes(&self, from: IpAddr) -> Duration {
+        let failures = self.failures.lock();
+        failures
+            .get(&whose(from))
+            .map_or(Duration::ZERO, |debt| debt.until.saturating_duration_since(Instant::now()))
     }
 }
 
@@ -79,14 +151,31 @@ impl Strangers {
 mod tests {
     use super::*;
 
+    fn has_to_go(client: &Client) -> bool {
+        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+        std::pin::pin!(client.stranger.goes()).poll(&mut context).is_ready()
+    }
+
     #[test]
-    fn some_room_is_kept_for_those_who_are_known() {
+    fn who_is_silent_for_longest_makes_room() {
+        let memory = sheaf_meter::Process::share_of(64 << 20);
+        let clients: Vec<_> = (0..9).map(|id| Arc::new(Client::new(id, None, &memory))).collect();
         let strangers = Strangers::default();
-        (0..8).for_each(|_| strangers.add());
-        assert!(!strangers.have_room(10) && strangers.have_room(11));
-        strangers.remove();
-        assert!(strangers.have_room(10));
-        assert!(Strangers::default().have_room(1));
+        clients[..8].iter().for_each(|client| strangers.put_last(client));
+        // A fifth is kept for those who are known.
+        assert!(strangers.make_room(11) && !clients.iter().any(|client| has_to_go(client)));
+        strangers.spoke(&clients[0]);
+        strangers.remove(&clients[1]);
+        assert!(strangers.make_room(10) && !has_to_go(&clients[2]));
+        strangers.put_last(&clients[8]);
+        assert!(strangers.make_room(10));
+        let gone: Vec<_> = (0..9).filter(|at| has_to_go(&clients[*at])).collect();
+        assert_eq!(gone, [2]);
+        // It is none of them any more, whatever it says.
+        strangers.spoke(&clients[2]);
+        strangers.remove(&clients[2]);
+        assert!(strangers.make_room(10) && !clients.iter().any(|client| has_to_go(client)));
+        assert!(Strangers::default().make_room(1) && !Strangers::default().make_room(0));
     }
 
     #[test]
@@ -97,5 +186,22 @@ mod tests {
         assert!(delays[..16].iter().all(Duration::is_zero) && delays[16] == FIRST_DELAY);
         assert!(delays.is_sorted() && delays[29] == LONGEST_DELAY);
         assert!(strangers.failed(other).is_zero());
+        // Whoever comes from there waits, too.
+        assert!(strangers.owes(one) > LONGEST_DELAY / 2 && strangers.owes(one) <= LONGEST_DELAY);
+        assert!(strangers.owes(other).is_zero());
+        // So does their network.
+        for host in 1..40 {
+            strangers.failed(format!("2001:db8::{host}").parse().unwrap());
+        }
+        assert!(!strangers.owes("2001:db8::ffff".parse().unwrap()).is_zero());
+        assert!(strangers.owes("2001:db8:0:1::1".parse().unwrap()).is_zero());
+        // Many addresses are no way to be forgiven.
+        for host in 0..ADDRESSES as u32 + 10 {
+            strangers.failed(std::net::Ipv4Addr::from_bits(host).into());
+            if host % 1000 == 0 {
+                strangers.failed(one);
+            }
+        }
+        assert!(strangers.owes(one) > LONGEST_DELAY / 2);
     }
 }

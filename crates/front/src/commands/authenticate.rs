@@ -182,7 +182,9 @@ impl<'a> Command<'a, Request<'a>> for Logout {
         access.login = access.login.take().filter(|login| login.name.db != op.db);
         let is_stranger = op.front.access.enabled && access.login.is_none();
         drop(access);
-        op.front.set_stranger(op.client, is_stranger);
+        if is_stranger {
+            op.front.is_stranger(op.client);
+        }
         Ok(Reply::ok())
     }
 }

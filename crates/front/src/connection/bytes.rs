@@ -12,7 +12,7 @@ use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use super::{Connection, IDLE_BUFFER_BYTES, reason};
 use crate::buffers::{self, Claim, FREE_BYTES};
-use crate::strangers::{FIRST_WORD, MESSAGE_BYTES};
+use crate::strangers::{FIRST_WORD, MESSAGE_BYTES, makes_room};
 use crate::stream::Socket;
 
 /// A large buffer is given back when the connection has been silent for this long.
@@ -99,6 +99,18 @@ impl<S: Socket> Connection<S> {
         loop {
             let large = self.buffer.len() > IDLE_BUFFER_BYTES;
             let reading = self.stream.read(&mut self.buffer[self.filled..]);
+            let is_stranger = self.client.is_stranger.load(Ordering::Relaxed);
+            if moved.is_none() && !large && self.greeted && !is_stranger {
+                return reading.await.map(Some).map_err(|error| error.to_string());
+            }
+            let client = &self.client;
+            let reading = async {
+                tokio::select! {
+                    biased;
+                    result = reading => result,
+                    () = client.stranger.goes(), if is_stranger => Err(makes_room()),
+                }
+            };
             let result = match (moved, large) {
                 (None, false) if self.greeted => Ok(reading.await),
                 (None, false) => tokio::time::timeout(FIRST_WORD, reading).await,

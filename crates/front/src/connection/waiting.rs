@@ -11,6 +11,7 @@ use crate::client::Client;
 use crate::front::Front;
 use crate::outcome::Parked;
 use crate::role::Wait;
+use crate::strangers::makes_room;
 use crate::stream::Socket;
 
 impl<S: Socket> Connection<S> {
@@ -90,10 +91,12 @@ impl<S: Socket> Connection<S> {
         loop {
             // A client that sends much before it is answered has to wait, like its answer.
             let watch = self.early.len() < IDLE_BUFFER_BYTES;
+            let is_stranger = self.client.is_stranger.load(Ordering::Relaxed);
             tokio::select! {
                 () = &mut over => return Ok(()),
                 () = self.front.until_shutdown() => return Ok(()),
                 () = &mut woken => return Ok(()),
+                () = self.client.stranger.goes(), if is_stranger => return Err(makes_room().to_string()),
                 read = self.stream.read(&mut room), if watch => match read {
                     Ok(0) => return Err("connection closed while its answer was awaited".to_owned()),
                     Ok(n) => self.early.extend_from_slice(&room[..n]),

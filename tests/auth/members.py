@@ -10,6 +10,8 @@ import tempfile
 import time
 
 import pymongo
+import strangers
+from bson import Int64, Timestamp
 from common import command_fails, connect, fails
 from pymongo.errors import OperationFailure, PyMongoError
 from sheaf_process import Server, find_binary, free_port
@@ -405,7 +407,32 @@ def a_cluster_in_one_process():
         assert root.lib.c.count_documents({}) == 50
 
 
+def times_of_clients():
+    """Of who has not logged in no time is taken, of users none that lies ahead: nobody moves the cluster's time."""
+    with Keys() as keys, Server(args=["--replSet", "rs", "--keyFile", keys.key]) as server:
+        initiate([server], "rs")
+        with direct(server) as client:
+            client.admin.command("createUser", "root", pwd=PASSWORD, roles=["root"])
+        year = 360 * 24 * 3600
+        told = {"clusterTime": Timestamp(int(time.time()) + year, 1), "signature": {"hash": bytes(20), "keyId": Int64(0)}}
+        late = lambda reply: reply["$clusterTime"]["clusterTime"].time > time.time() + year / 2
+        with strangers.wire(server) as connection:
+            reply = strangers.ask(connection, {"ping": 1, "$clusterTime": told, "$db": "admin"})
+            assert reply["ok"] == 1 and not late(reply), reply
+        with direct(server, user="root", password=PASSWORD) as client, client.start_session() as session:
+            session.advance_cluster_time(told)
+            assert not late(client.admin.command("ping", session=session))
+            reply = client.lib.command("insert", "c", documents=[{}], session=session)
+            assert not late(reply) and reply["operationTime"].time < time.time() + year / 2, reply
+        # What is about the present is taken: another member has told of it.
+        soon = Timestamp(int(time.time()) + 30, 1)
+        with direct(server, user="root", password=PASSWORD) as client, client.start_session() as session:
+            session.advance_cluster_time({**told, "clusterTime": soon})
+            assert client.admin.command("ping", session=session)["$clusterTime"]["clusterTime"] >= soon
+
+
 CHECKS = {
+    "times of clients": times_of_clients,
     "key files": refused_files,
     "set": a_set_of_three,
     "another key": another_key,

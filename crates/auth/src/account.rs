@@ -6,6 +6,7 @@ use std::sync::Arc;
 use sheaf_bson::{DocBuf, DocWriter, RawDoc, Value};
 use sheaf_errors::{Code, Result, bail};
 
+use crate::held::Held;
 use crate::keys::MEMBER_USER;
 use crate::name::{RoleName, UserName};
 use crate::resolve::{Resolved, Role, Roles, read_names, resolve};
@@ -97,6 +98,7 @@ pub struct Account {
     pub user: UserDocument,
     /// What its roles come to.
     pub resolved: Resolved,
+    held: Held,
     /// As `$$USER_ROLES` shows them: an array of `{_id, role, db}`.
     roles_shown: Arc<DocBuf>,
     /// No document makes a user a member.
@@ -113,8 +115,7 @@ impl Account {
         if !user.restrictions.is_empty() {
             resolved.restrictions.push(user.restrictions.clone());
         }
-        let roles_shown = shown(&resolved);
-        Ok(Account { user, resolved, roles_shown, is_member: false })
+        Ok(Account::new(user, resolved, false))
     }
 
     /// A user of whom no document is kept: somebody else says who it is, and which roles it has.
@@ -125,8 +126,7 @@ impl Account {
         let restrictions = RestrictionSet::default();
         let user =
             UserDocument { name, id: None, credentials: Vec::new(), roles: direct.to_vec(), restrictions };
-        let roles_shown = shown(&resolved);
-        Ok(Account { user, resolved, roles_shown, is_member: false })
+        Ok(Account::new(user, resolved, false))
     }
 
     /// The members of the deployment: one user, with these credentials, that may do everything.
@@ -137,8 +137,17 @@ impl Account {
         let resolved = resolve(&roles, &NoRoles).expect("a built-in role is not read");
         let user =
             UserDocument { name, id: None, credentials, roles, restrictions: RestrictionSet::default() };
-        let roles_shown = shown(&resolved);
-        Account { user, resolved, roles_shown, is_member: true }
+        Account::new(user, resolved, true)
+    }
+
+    fn new(user: UserDocument, resolved: Resolved, is_member: bool) -> Self {
+        let (held, roles_shown) = (Held::new(&resolved.privileges), shown(&resolved));
+        Account { user, resolved, held, roles_shown, is_member }
+    }
+
+    /// What it may do, by where.
+    pub fn held(&self) -> &Held {
+        &self.held
     }
 
     /// Whether it is [that](Account::of_members) of the members.

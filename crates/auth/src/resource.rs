@@ -48,12 +48,12 @@ pub enum Resource {
 }
 
 /// Whether a collection is none that a role for whole databases covers.
-fn is_system(collection: &str) -> bool {
+pub(crate) fn is_system(collection: &str) -> bool {
     collection.starts_with("system.")
 }
 
 /// The databases that a role for all databases does not cover.
-fn is_own(db: &str) -> bool {
+pub(crate) fn is_own(db: &str) -> bool {
     matches!(db, "local" | "config")
 }
 

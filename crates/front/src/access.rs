@@ -8,7 +8,7 @@ use sheaf_auth::{
     Account, Action, ActionSet, Credential, Keys, MEMBER_USER, Mechanism, RoleName, Target, UserName,
     legacy_digest,
 };
-use sheaf_bson::{DocBuf, Value};
+use sheaf_bson::{DocBuf, RawDoc, Value};
 use sheaf_errors::Result;
 
 use crate::oidc::ByToken;
@@ -16,6 +16,9 @@ use crate::params::Parameters;
 
 /// The users that a role knows.
 pub trait Accounts: Send + Sync {
+    /// A number that is another one as soon as a user or a role has changed; `None` where it takes long to tell.
+    fn state(&self) -> Option<u64>;
+
     /// The user of this name as it is now, with all that its roles come to now.
     ///
     /// Errors: those of reading users and roles.
@@ -45,10 +48,17 @@ pub struct Access {
 }
 
 impl Access {
-    /// With these settings, and a secret of its own; `certificates` if members may be known by theirs.
+    /// With these settings, and a secret of the deployment's key or of its own; `certificates` if members may be known by theirs.
     pub fn new(enabled: bool, keys: Option<Keys>, certificates: bool, parameters: &Parameters) -> Self {
         let mut secret = [0; 32];
-        rand::rng().fill_bytes(&mut secret);
+        match keys.as_ref().and_then(|keys| keys.iter().next()) {
+            // All members say the same of somebody who is not there, whenever they are asked.
+            Some(key) => {
+                let of_key = Mechanism::Sha256.hmac(key.as_bytes(), b"users that are not there");
+                secret.copy_from_slice(&of_key);
+            }
+            None => rand::rng().fill_bytes(&mut secret),
+        }
         let credentials = keys.as_ref().map(|keys| credentials(keys, parameters));
         // By certificate there is nothing to be proved.
         let credentials = credentials.or_else(|| certificates.then(Vec::new));
@@ -106,6 +116,8 @@ pub struct ClientAccess {
     pub(crate) certificate: Option<Option<String>>,
     /// A conversation under way.
     pub(crate) conversation: Option<Conversation>,
+    /// Whether the last login has begun with the client's `hello`.
+    pub(crate) is_speculative: bool,
     /// The number of the last one.
     pub(crate) conversations: i32,
 }
@@ -118,13 +130,76 @@ impl ClientAccess {
 }
 
 /// A client that has proved who it is.
-#[derive(Clone)]
 pub(crate) struct Login {
     pub name: UserName,
     /// The user's own number: one that is made anew with the same name is another.
     pub id: Option<[u8; 16]>,
     /// The token that has said so; the client is nobody when it holds no more.
     pub token: Option<Arc<ByToken>>,
+    /// What the client was allowed last.
+    pub known: Option<Known>,
+}
+
+impl Login {
+    /// Who it is.
+    pub fn without_known(&self) -> Login {
+        Login { name: self.name.clone(), id: self.id, token: self.token.clone(), known: None }
+    }
+}
+
+/// A user as read in one state of all users and roles, and commands that it has been allowed: the next one is often the same.
+pub(crate) struct Known {
+    pub state: u64,
+    pub account: Arc<Account>,
+    allowed: [Allowed; ALLOWED],
+    /// Which of them makes room for the next.
+    next: usize,
+}
+
+/// Commands that are remembered. Drivers spread an application's over their connections.
+const ALLOWED: usize = 4;
+
+/// A command's name, its database, and its first element as it came.
+#[derive(Default)]
+struct Allowed {
+    command: &'static str,
+    db: String,
+    first: Vec<u8>,
+}
+
+/// Longer first elements are not remembered.
+const FIRST_BYTES: usize = 300;
+
+impl Known {
+    /// Nothing has been allowed yet.
+    pub fn new(state: u64, account: Arc<Account>) -> Self {
+        Known { state, account, allowed: Default::default(), next: 0 }
+    }
+
+    /// Whether this was allowed: a command is the same here as long as name, database and first element are.
+    pub fn has_allowed(&self, command: &'static str, db: &str, body: RawDoc<'_>) -> bool {
+        // An element ends by itself: whatever begins with the same bytes has the same element.
+        let rest = &body.as_bytes()[4..];
+        self.allowed
+            .iter()
+            .any(|one| std::ptr::eq(one.command, command) && one.db == db && rest.starts_with(&one.first))
+    }
+
+    /// Remembers that this was allowed.
+    pub fn allow(&mut self, command: &'static str, db: &str, body: RawDoc<'_>) {
+        let Some(first) = body.iter().next() else { return };
+        let first = first.as_bytes();
+        if first.len() > FIRST_BYTES {
+            return;
+        }
+        let one = &mut self.allowed[self.next];
+        one.command = command;
+        one.db.clear();
+        one.db.push_str(db);
+        one.first.clear();
+        one.first.extend_from_slice(first);
+        self.next = (self.next + 1) % ALLOWED;
+    }
 }
 
 /// A conversation that waits for the client's next message.
@@ -182,10 +257,23 @@ impl Rights {
         Rights(Held::Nothing)
     }
 
+    /// Whether somebody has them who may make the first user.
+    pub fn are_of_the_first_user(&self) -> bool {
+        matches!(self.0, Held::FirstUser)
+    }
+
     /// Whose they are, if a user's.
     pub fn user(&self) -> Option<&UserName> {
         match &self.0 {
             Held::Account(account) => Some(&account.user.name),
+            _ => None,
+        }
+    }
+
+    /// The user whose they are, as it is now.
+    pub fn account(&self) -> Option<&Arc<Account>> {
+        match &self.0 {
+            Held::Account(account) => Some(account),
             _ => None,
         }
     }
@@ -199,7 +287,7 @@ impl Rights {
     pub fn may(&self, target: Target<'_>, actions: &[Action]) -> bool {
         match &self.0 {
             Held::Everything | Held::Member => true,
-            Held::Account(account) => account.resolved.privileges.allow_all(target, ActionSet::of(actions)),
+            Held::Account(account) => account.held().at(target).contains_all(ActionSet::of(actions)),
             Held::FirstUser => actions.iter().all(|action| match target {
                 Target::Database("admin" | "$external") => {
                     matches!(action, Action::CreateUser | Action::CreateRole | Action::GrantRole)
@@ -216,7 +304,7 @@ impl Rights {
     /// Whether anything may be done there.
     pub fn may_anything(&self, target: Target<'_>) -> bool {
         match &self.0 {
-            Held::Account(account) => account.resolved.privileges.allow_any(target),
+            Held::Account(account) => !account.held().at(target).is_empty(),
             Held::Everything | Held::Member => true,
             Held::FirstUser | Held::Nothing => false,
         }

@@ -109,6 +109,8 @@ pub struct CursorInfo {
     pub lsid: Option<LogicalSessionId>,
     /// The user who opened it, where users have to say who they are.
     pub owner: Option<UserName>,
+    /// The same as it was when it was looked at last whether the command may be run: at the opening, or by a later `getMore`.
+    judged: Mutex<Option<Arc<sheaf_auth::Account>>>,
     /// The transaction that opened it; it dies with it.
     pub txn_number: Option<i64>,
     /// `noCursorTimeout`.
@@ -137,6 +139,24 @@ pub struct CursorInfo {
 }
 
 impl CursorInfo {
+    /// Whether it was looked at already what this user may do, as it is now.
+    pub fn was_judged(&self, account: &Arc<sheaf_auth::Account>) -> bool {
+        self.judged.lock().as_ref().is_some_and(|judged| Arc::ptr_eq(judged, account))
+    }
+
+    /// Whether it is this user's, and none's who had the name before.
+    pub fn belongs_to(&self, account: &sheaf_auth::Account) -> bool {
+        self.judged
+            .lock()
+            .as_ref()
+            .is_some_and(|judged| judged.user.name == account.user.name && judged.user.id == account.user.id)
+    }
+
+    /// The user may go on, as it is now.
+    pub fn judge(&self, account: &Arc<sheaf_auth::Account>) {
+        *self.judged.lock() = Some(account.clone());
+    }
+
     /// Whether somebody killed the cursor.
     pub fn is_killed(&self) -> bool {
         self.killed.load(Ordering::Relaxed)
@@ -302,6 +322,7 @@ impl<C: Cursor + 'static> Cursors<C> {
             namespace: namespace.to_owned(),
             lsid: op.lsid(),
             owner: op.rights.user().cloned(),
+            judged: Mutex::new(op.rights.account().cloned()),
             txn_number: op.in_transaction().then(|| op.txn_number()).flatten(),
             no_timeout,
             command: DocBuf::from(op.body()),

@@ -223,6 +223,9 @@ fn prepare<'a>(
     }
     if front.access.enabled {
         request.rights = authorize::rights(&request)?;
+        authorize::between_servers(&request)?;
+        authorize::judge_time(&mut request);
+        authorize::of_cursor(&request)?;
     }
     // What goes on has been allowed, and noted, before.
     if !resumed {

@@ -12,7 +12,7 @@ use sheaf_bson::{Binary, DocWriter, RawDoc, Value, doc};
 use sheaf_errors::{Code, Error, Result, bail};
 
 pub use crate::access::iterations;
-use crate::access::{Conversation, Login, Step};
+use crate::access::{Conversation, Known, Login, Step};
 use crate::audit::noted;
 use crate::oidc::{ByToken, OIDC};
 use crate::params::Parameters;
@@ -164,6 +164,7 @@ impl Speculated {
     /// Does what the field asks for. One that fails is nothing: the client tries again by a command, and is told then.
     pub fn run(request: &Request<'_>, doc: RawDoc<'_>) -> Option<Speculated> {
         let text = |name: &str| doc.get(name).and_then(|value| value.as_str());
+        request.client.access.lock().is_speculative = true;
         if doc.get("authenticate").is_some() && text("mechanism") == Some(X509) {
             let db = text("db").unwrap_or("$external");
             return by_certificate(request, db, text("user")).ok().map(Speculated::Certified);
@@ -272,7 +273,7 @@ fn log_in(
         Some(Login { name: user.clone(), id: account.user.id, token: token.clone(), known: None });
     request.front.is_known(request.client);
     let mut attributes = doc! {
-        "client": &request.client.remote_text(), "isSpeculative": false, "isClusterMember": account.is_member(),
+        "client": &request.client.remote_text(), "isSpeculative": request.client.access.lock().is_speculative, "isClusterMember": account.is_member(),
         "mechanism": mechanism, "user": &user.user, "db": &user.db, "result": 0,
     };
     if let Some(claims) = claims {
@@ -292,7 +293,7 @@ fn log_in(
 /// What a client is told whose proof fails, whatever the reason; the log has that.
 fn refuse(request: &Request<'_>, mechanism: &str, user: &UserName, why: &Error) -> Error {
     let attributes = doc! {
-        "client": &request.client.remote_text(), "isSpeculative": false, "isClusterMember": false,
+        "client": &request.client.remote_text(), "isSpeculative": request.client.access.lock().is_speculative, "isClusterMember": false,
         "mechanism": mechanism, "user": &user.user, "db": &user.db,
         "error": &format!("{}: {}", why.code().name(), why.message()), "result": why.code().0,
     };
@@ -346,16 +347,53 @@ pub fn supported(request: &Request<'_>, user: &str) -> Result<Vec<Mechanism>> {
 ///
 /// Errors: those of reading users and roles.
 pub fn account(request: &Request<'_>) -> Result<Option<Arc<Account>>> {
-    let Some(login) = request.client.access.lock().login.clone() else { return Ok(None) };
+    let (state, login) = {
+        let access = request.client.access.lock();
+        let Some(login) = &access.login else { return Ok(None) };
+        // Before the user is read: what changes in between is read again next time.
+        let state = state(request);
+        if let Some(known) = login.known.as_ref().filter(|known| Some(known.state) == state) {
+            return Ok(Some(known.account.clone()));
+        }
+        (state, login.without_known())
+    };
     if has_expired(request, &login) {
         return Ok(None);
     }
     let account = find_with(request, &login.name, login.token.as_deref())?
         .filter(|account| account.user.id == login.id);
-    if account.is_none() {
-        request.client.access.lock().login = None;
+    let mut access = request.client.access.lock();
+    match (&account, &mut access.login) {
+        (None, login) => *login = None,
+        // A token ends by itself.
+        (Some(account), Some(login)) if login.token.is_none() => {
+            login.known = state.map(|state| Known::new(state, account.clone()));
+        }
+        _ => {}
     }
     Ok(account)
+}
+
+fn state(request: &Request<'_>) -> Option<u64> {
+    request.role.accounts().and_then(|accounts| accounts.state())
+}
+
+/// The client of the request, if it has been allowed the same [lately](Known), and nothing has changed since.
+pub fn allowed_again(request: &Request<'_>) -> Option<Arc<Account>> {
+    let access = request.client.access.lock();
+    let known = access.login.as_ref()?.known.as_ref()?;
+    let allowed = known.has_allowed(request.command.name, request.db, request.body);
+    (allowed && Some(known.state) == state(request)).then(|| known.account.clone())
+}
+
+/// Remembers for [`allowed_again`] that this account has been allowed what the request asks for.
+pub fn remember(request: &Request<'_>, account: &Arc<Account>) {
+    let mut access = request.client.access.lock();
+    if let Some(known) = access.login.as_mut().and_then(|login| login.known.as_mut())
+        && Arc::ptr_eq(&known.account, account)
+    {
+        known.allow(request.command.name, request.db, request.body);
+    }
 }
 
 /// Whether the token by which the client has logged in holds no more.
@@ -365,6 +403,6 @@ fn has_expired(request: &Request<'_>, login: &Login) -> bool {
 
 /// Whether the client was somebody by a token that holds no more, and has to show another one.
 pub fn must_come_again(request: &Request<'_>) -> bool {
-    let login = request.client.access.lock().login.clone();
+    let login = request.client.access.lock().login.as_ref().map(Login::without_known);
     login.is_some_and(|login| has_expired(request, &login))
 }

@@ -35,6 +35,10 @@ struct Kept {
     /// What the config servers have said of the state of users and roles, and when.
     generation: Option<DocBuf>,
     asked: Option<Instant>,
+    /// How many generations there have been before.
+    state: u64,
+    /// How often it was doubted that nothing has changed.
+    doubts: u64,
     accounts: HashMap<UserName, Arc<Account>, ahash::RandomState>,
     /// Those of whom no user is kept, with the roles that they have.
     guests: HashMap<UserName, Arc<Account>, ahash::RandomState>,
@@ -53,7 +57,9 @@ pub struct KnownAccounts {
 impl KnownAccounts {
     /// Users or roles may have changed: the next command asks.
     pub fn doubt(&self) {
-        self.kept.lock().asked = None;
+        let mut kept = self.kept.lock();
+        kept.asked = None;
+        kept.doubts += 1;
     }
 }
 
@@ -101,7 +107,7 @@ impl Router {
         if let Some(generation) = known(FRESH) {
             return Ok(generation);
         }
-        let asked = Instant::now();
+        let (asked, doubts) = (Instant::now(), self.accounts.kept.lock().doubts);
         let told = match self.ask_config(&doc! { "_getUserCacheGeneration": 1 }) {
             Ok(told) => told,
             Err(error) => return known(BELIEVED).ok_or(error),
@@ -111,14 +117,21 @@ impl Router {
         if kept.generation.as_ref() != Some(&generation) {
             kept.accounts.clear();
             kept.guests.clear();
+            kept.state += 1;
         }
         kept.generation = Some(generation.clone());
-        kept.asked = Some(asked);
+        // Who has doubted meanwhile may have changed what this answer does not know yet.
+        kept.asked = (kept.doubts == doubts).then_some(asked);
         Ok(generation)
     }
 }
 
 impl Accounts for Router {
+    fn state(&self) -> Option<u64> {
+        let kept = self.accounts.kept.lock();
+        kept.asked.is_some_and(|asked| asked.elapsed() < FRESH).then_some(kept.state)
+    }
+
     fn account(&self, name: &UserName) -> Result<Option<Arc<Account>>> {
         // Before the user: what changes in between is read again next time.
         let generation = self.generation()?;

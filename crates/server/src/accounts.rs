@@ -4,13 +4,14 @@
 //! rollback. So a change holds for every connection from the next command on.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
 
 use parking_lot::{Mutex, RwLock};
 use sheaf_auth::{Account, Mechanism, Role, RoleName, Roles, UserName};
 use sheaf_bson::{DocBuf, ObjectId, RawDoc, Value};
 use sheaf_errors::Result;
-use sheaf_storage::{Direction, Engine, Range, Uuid, View};
+use sheaf_storage::{Catalog, Collection, Direction, Engine, Range, View};
 
 /// Where users are kept.
 pub(crate) const USERS: &str = "admin.system.users";
@@ -20,12 +21,35 @@ pub(crate) const ROLES: &str = "admin.system.roles";
 /// Most users that are kept in memory; with one more it begins anew.
 const KEPT: usize = 10_000;
 
-/// The collections as they were when something was read.
-type Source = [Option<(Uuid, u64)>; 2];
+/// The collections of users and roles, and the numbers of their last changes.
+#[derive(Default)]
+struct Source {
+    /// By which catalog; held weakly, it is not another one at the same place, and holds up nothing that was dropped.
+    catalog: Weak<Catalog>,
+    collections: [Option<Arc<Collection>>; 2],
+    versions: [u64; 2],
+    /// How many there have been before.
+    number: u64,
+}
+
+impl Source {
+    fn is_of(&self, catalog: &Arc<Catalog>) -> bool {
+        std::ptr::eq(self.catalog.as_ptr(), Arc::as_ptr(catalog))
+    }
+
+    fn is_unchanged(&self) -> bool {
+        self.versions == self.collections.each_ref().map(version)
+    }
+}
+
+fn version(collection: &Option<Arc<Collection>>) -> u64 {
+    collection.as_ref().map_or(0, |collection| collection.version())
+}
 
 #[derive(Default)]
 struct Kept {
-    source: Source,
+    /// The number of the [`Source`] of which it is.
+    state: u64,
     accounts: HashMap<UserName, Arc<Account>, ahash::RandomState>,
     /// Those of whom no user is kept, with the roles that they have.
     guests: HashMap<UserName, Arc<Account>, ahash::RandomState>,
@@ -34,7 +58,12 @@ struct Kept {
 /// What was read of users last.
 #[derive(Default)]
 pub struct KnownAccounts {
+    source: RwLock<Source>,
     kept: RwLock<Kept>,
+    /// Tells this process from an earlier one, which may have counted as far.
+    process: OnceLock<[u8; 16]>,
+    /// There was a user or a role.
+    any: AtomicBool,
     /// Whoever changes users or roles by a command holds this: circles of roles are looked for in what is there.
     pub(crate) turn: Mutex<()>,
 }
@@ -69,24 +98,39 @@ impl Roles for Stored<'_> {
     }
 }
 
-fn source(engine: &Engine) -> Source {
-    let catalog = engine.catalog();
-    [USERS, ROLES].map(|name| catalog.collection(name).map(|found| (found.uuid, found.version())))
-}
-
 impl KnownAccounts {
+    /// A number that is another one as soon as a user or a role has changed.
+    pub fn state(&self, engine: &Engine) -> u64 {
+        {
+            let catalog = engine.catalog();
+            let source = self.source.read();
+            if source.is_of(&catalog) && source.is_unchanged() {
+                return source.number;
+            }
+        }
+        let mut source = self.source.write();
+        let catalog = engine.catalog();
+        let collections = [USERS, ROLES].map(|name| catalog.collection(name).cloned());
+        let versions = collections.each_ref().map(version);
+        let same = |(old, new): (&Option<Arc<Collection>>, &Option<Arc<Collection>>)| match (old, new) {
+            (Some(old), Some(new)) => Arc::ptr_eq(old, new),
+            (old, new) => old.is_none() && new.is_none(),
+        };
+        let changed = versions != source.versions || !source.collections.iter().zip(&collections).all(same);
+        let number = source.number + u64::from(changed);
+        *source = Source { catalog: Arc::downgrade(&catalog), collections, versions, number };
+        number
+    }
+
     /// The user of this name as it is now.
     ///
     /// Errors: those of reading users and roles.
     pub fn find(&self, engine: &Engine, name: &UserName) -> Result<Option<Arc<Account>>> {
         // Before the data: what changes in between is read again next time.
-        let source = source(engine);
-        if source[0].is_none() {
-            return Ok(None);
-        }
+        let state = self.state(engine);
         {
             let kept = self.kept.read();
-            if kept.source == source
+            if kept.state == state
                 && let Some(account) = kept.accounts.get(name)
             {
                 return Ok(Some(account.clone()));
@@ -97,8 +141,8 @@ impl KnownAccounts {
         let Some(document) = stored.document(USERS, &name.id())? else { return Ok(None) };
         let account = Arc::new(Account::read(document.as_raw(), &stored)?);
         let mut kept = self.kept.write();
-        if kept.source != source || kept.accounts.len() >= KEPT {
-            *kept = Kept { source, ..Kept::default() };
+        if kept.state != state || kept.accounts.len() >= KEPT {
+            *kept = Kept { state, ..Kept::default() };
         }
         kept.accounts.insert(name.clone(), account.clone());
         Ok(Some(account))
@@ -109,11 +153,11 @@ impl KnownAccounts {
     /// Errors: those of reading roles.
     pub fn with_roles(&self, engine: &Engine, name: &UserName, roles: &[RoleName]) -> Result<Arc<Account>> {
         // Before the data: what changes in between is read again next time.
-        let source = source(engine);
+        let state = self.state(engine);
         {
             let kept = self.kept.read();
             let guest = kept.guests.get(name).filter(|guest| guest.user.roles == roles);
-            if kept.source == source
+            if kept.state == state
                 && let Some(account) = guest
             {
                 return Ok(account.clone());
@@ -122,29 +166,29 @@ impl KnownAccounts {
         let view = engine.view()?;
         let account = Arc::new(Account::of_roles(name.clone(), roles, &Stored(&view))?);
         let mut kept = self.kept.write();
-        if kept.source != source || kept.guests.len() >= KEPT {
-            *kept = Kept { source, ..Kept::default() };
+        if kept.state != state || kept.guests.len() >= KEPT {
+            *kept = Kept { state, ..Kept::default() };
         }
         kept.guests.insert(name.clone(), account.clone());
         Ok(account)
     }
 
-    /// A number that is another one as soon as a user or a role has changed.
-    pub fn generation(engine: &Engine) -> ObjectId {
-        let mut bytes = Vec::new();
-        for (uuid, version) in source(engine).into_iter().flatten() {
-            bytes.extend_from_slice(uuid.as_bytes());
-            bytes.extend_from_slice(&version.to_le_bytes());
-        }
+    /// The same for others to compare: no two members, and no member before and after a restart, say the same.
+    pub fn generation(&self, engine: &Engine) -> ObjectId {
+        let process = self.process.get_or_init(rand::random);
+        let state = self.state(engine).to_le_bytes();
         // It tells states apart, and hides nothing.
-        let hash = Mechanism::Sha256.hmac(b"users and roles", &bytes);
+        let hash = Mechanism::Sha256.hmac(process, &state);
         ObjectId(std::array::from_fn(|at| hash[at]))
     }
 
-    /// Whether there is no user and no role.
+    /// Whether there is no user and no role, and has been none since the start: who has removed the last one is not the first one's friend.
     ///
     /// Errors: those of reading them.
-    pub fn is_empty(engine: &Engine) -> Result<bool> {
+    pub fn is_empty(&self, engine: &Engine) -> Result<bool> {
+        if self.any.load(Ordering::Relaxed) {
+            return Ok(false);
+        }
         let view = engine.view()?;
         let mut any = false;
         for namespace in [USERS, ROLES] {
@@ -153,6 +197,7 @@ impl KnownAccounts {
                 Ok(false)
             })?;
         }
+        self.any.fetch_or(any, Ordering::Relaxed);
         Ok(!any)
     }
 }

@@ -21,7 +21,6 @@ use sheaf_front::role::{Coming, Found, Role};
 use sheaf_front::session::SessionRegistry;
 use sheaf_tls::Wire;
 
-use crate::accounts::KnownAccounts;
 use crate::command::Run;
 use crate::commands;
 use crate::concern::ReadConcern;
@@ -185,6 +184,10 @@ impl Role for Mongod {
 }
 
 impl Accounts for Mongod {
+    fn state(&self) -> Option<u64> {
+        Some(self.0.accounts.state(self.0.engine()))
+    }
+
     fn account(&self, name: &UserName) -> Result<Option<Arc<Account>>> {
         self.0.accounts.find(self.0.engine(), name)
     }
@@ -194,7 +197,7 @@ impl Accounts for Mongod {
     }
 
     fn is_empty(&self) -> Result<bool> {
-        KnownAccounts::is_empty(self.0.engine())
+        self.0.accounts.is_empty(self.0.engine())
     }
 }
 

@@ -57,6 +57,7 @@ impl<'a> Command<'a, Request<'a>> for SaslStart<'a> {
     }
 
     fn run(self, op: &Request<'a>) -> Result<Reply> {
+        op.client.access.lock().is_speculative = false;
         let answer = self.0.run(op, op.db)?;
         Ok(Reply::ok().with_fields(|doc| answer.write(doc)))
     }
@@ -137,6 +138,7 @@ impl<'a> Command<'a, Request<'a>> for Authenticate<'a> {
         if self.mechanism.is_some_and(|mechanism| mechanism != "MONGODB-X509") {
             bail!(Code::AUTHENTICATION_FAILED, "Authentication failed.");
         }
+        op.client.access.lock().is_speculative = false;
         let user = sasl::by_certificate(op, op.db, self.user)?;
         Ok(Reply::ok().with("dbname", op.db).with("user", &user))
     }

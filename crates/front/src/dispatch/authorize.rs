@@ -5,7 +5,7 @@ use sheaf_errors::{Code, Result, bail};
 
 use crate::access::Rights;
 use crate::audit::noted;
-use crate::command::{Asked, Authentication, Description, Privilege, Privileges, Resource, When};
+use crate::command::{Action, Asked, Authentication, Description, Privilege, Privileges, Resource, When};
 use crate::request::Request;
 use crate::role::Role;
 use crate::sasl;
@@ -32,24 +32,25 @@ pub fn rights(request: &Request<'_>) -> Result<Rights> {
     if request.client.access.lock().is_server {
         return Ok(Rights::everything());
     }
+    let tells = tells_by_first_element(&request.command.spec.privileges);
+    if tells
+        && !asks_for_more(request)
+        && let Some(account) = sasl::allowed_again(request)
+    {
+        return Ok(Rights::of(account));
+    }
     let account = sasl::account(request)?;
     let is_known = account.is_some();
     let before = request.command.spec.authentication == Authentication::Before;
     let rights = match account {
-        Some(account) => Rights::of(account),
+        Some(ref account) => Rights::of(account.clone()),
         None if !before && first_user_may_come(request)? => Rights::to_make_the_first_user(),
         None => Rights::nothing(),
     };
     if before {
         return Ok(rights);
     }
-    let asked = Asked {
-        command: request.command.name,
-        db: request.db,
-        body: request.body,
-        sequences: request.sequences,
-    };
-    let allowed = allows(request.role, &rights, request.command, asked);
+    let allowed = allows(request.role, &rights, request.command, asked(request));
     if !(is_known || allowed && FIRST.contains(&request.command.name)) {
         noted::unauthorized(request)?;
         bail!(Code::UNAUTHORIZED, "Command {} requires authentication", request.command.name);
@@ -57,8 +58,89 @@ pub fn rights(request: &Request<'_>) -> Result<Rights> {
     if !allowed {
         return Err(refused(request));
     }
+    if tells && let Some(account) = &account {
+        sasl::remember(request, account);
+    }
     Ok(rights)
 }
+
+/// Whether what a command always needs follows from its name, its database and its first element.
+fn tells_by_first_element(privileges: &Privileges) -> bool {
+    let Privileges::Needs(list) = privileges else { return false };
+    list.iter().all(|privilege| match (privilege.when, privilege.resource) {
+        (When::Always, Resource::CollectionIn(_) | Resource::NamespaceIn(_)) => false,
+        (When::Always | When::Asked(..) | When::Found(_), _) => true,
+    })
+}
+
+/// Whether a request needs more than its command always does.
+fn asks_for_more(request: &Request<'_>) -> bool {
+    let Privileges::Needs(list) = request.command.spec.privileges else { return true };
+    list.iter().any(|privilege| match privilege.when {
+        When::Asked(_, holds) => holds(asked(request)),
+        When::Always | When::Found(_) => false,
+    })
+}
+
+fn asked<'a>(request: &Request<'a>) -> Asked<'a> {
+    Asked { command: request.command.name, db: request.db, body: request.body, sequences: request.sequences }
+}
+
+/// Fields by which a router has a shard act for somebody's retryable write are a router's: they name whose it is.
+///
+/// Errors: `Unauthorized`.
+pub fn between_servers(request: &Request<'_>) -> Result<()> {
+    let generic = &request.generic;
+    let any = generic.retry_of.is_some() || generic.attempt.is_some();
+    if any && !request.rights.are_everything() {
+        return Err(refused(request));
+    }
+    Ok(())
+}
+
+/// What the command needed that has opened a cursor, its user needs for each further batch: a right may have been taken meanwhile.
+///
+/// Errors: `Unauthorized`.
+pub fn of_cursor(request: &Request<'_>) -> Result<()> {
+    let Some(account) = request.rights.account().filter(|_| request.command.name == "getMore") else {
+        return Ok(());
+    };
+    let id = request.body.iter().next().and_then(|first| first.value().as_exact_i64());
+    // The command says itself what there is not, and what is another user's.
+    let info = id.and_then(|id| request.role.cursors().info(id));
+    let Some(info) = info.filter(|info| info.owner.is_some() && !info.was_judged(account)) else {
+        return Ok(());
+    };
+    let command = info.command.as_raw();
+    let opening = command.iter().next().and_then(|first| request.role.find(first.key()));
+    let goes_on = info.belongs_to(account)
+        && opening.is_none_or(|found| {
+            let asked = Asked { command: found.command.name, db: request.db, body: command, sequences: &[] };
+            allows(request.role, &request.rights, found.command, asked)
+        });
+    if !goes_on {
+        noted::unauthorized(request)?;
+        bail!(Code::UNAUTHORIZED, "not authorized for getMore with cursor id {}", info.id);
+    }
+    info.judge(account);
+    Ok(())
+}
+
+/// Times of the cluster are not signed here, so a client could have all clocks of a deployment go ahead for good. What servers have given
+/// out is about the present: of users no other time is taken, of whoever is not known none at all.
+pub fn judge_time(request: &mut Request<'_>) {
+    let Some(time) = request.generic.cluster_time else { return };
+    if request.rights.may(Target::Cluster, &[Action::AdvanceClusterTime]) {
+        return;
+    }
+    let now = request.now_millis().max(0) as u64 / 1000;
+    if request.rights.user().is_none() || time.0 >> 32 > now + CLOCKS_APART_SECS {
+        request.generic.cluster_time = None;
+    }
+}
+
+/// So far apart the clocks of a deployment's servers may be, for what one has given out to be taken by another of a client.
+const CLOCKS_APART_SECS: u64 = 60;
 
 /// The error of a client that may not do what it asks for.
 pub fn refused(request: &Request<'_>) -> sheaf_errors::Error {

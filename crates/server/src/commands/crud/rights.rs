@@ -99,6 +99,10 @@ impl<'a> Reader<'a> {
             let mut pipelines = doc.iter().filter_map(|facet| facet.value().as_array());
             return pipelines.all(|stages| self.may_run(own, stages, false));
         }
+        if let Some(pipelines) = inputs(name, doc) {
+            let mut pipelines = pipelines.iter().filter_map(|input| input.value().as_array());
+            return pipelines.all(|stages| self.may_run(own, stages, true));
+        }
         let other = if name == "$unionWith" { spec } else { doc.get_or_missing("from") };
         let stages = doc.get("pipeline").and_then(|stages| stages.as_array()).unwrap_or(RawDoc::EMPTY);
         if other.is_missing() || (name == "$unionWith" && doc.get("coll").is_none()) {
@@ -107,6 +111,13 @@ impl<'a> Reader<'a> {
         }
         self.may_run(self.named(other, "coll"), stages, true)
     }
+}
+
+/// The pipelines of a fusion, which all run on the collection itself.
+fn inputs<'d>(name: &str, spec: RawDoc<'d>) -> Option<RawDoc<'d>> {
+    let fuses = matches!(name, "$rankFusion" | "$scoreFusion");
+    let inputs = || spec.get("input")?.as_doc()?.get("pipelines")?.as_doc();
+    fuses.then(|| inputs().unwrap_or(RawDoc::EMPTY))
 }
 
 fn shows_others(spec: Value<'_>) -> bool {

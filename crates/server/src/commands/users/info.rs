@@ -7,7 +7,7 @@ use sheaf_expr::ParseCx;
 use sheaf_query::matcher::Matcher;
 
 use super::fields::role_array;
-use crate::accounts::{KnownAccounts, ROLES, Stored, USERS};
+use crate::accounts::{ROLES, Stored, USERS};
 use crate::args::{Args, Loose};
 use crate::command::*;
 use crate::op::Operation;
@@ -304,7 +304,7 @@ impl<'a> Command<'a, Operation<'a>> for GetUserCacheGeneration {
     }
 
     fn run(self, op: &Operation<'a>) -> Result<Reply> {
-        Ok(Reply::ok().with("cacheGeneration", KnownAccounts::generation(op.engine())))
+        Ok(Reply::ok().with("cacheGeneration", op.node().accounts.generation(op.engine())))
     }
 }
 

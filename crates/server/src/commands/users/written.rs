@@ -1,7 +1,7 @@
 //! Writing the documents of users and roles.
 
 use sheaf_bson::{DocBuf, RawDoc, Value, doc};
-use sheaf_errors::{Code, Error, Result};
+use sheaf_errors::{Code, Error, Result, bail};
 use sheaf_storage::{CreateCollection, View};
 
 use crate::accounts::{ROLES, Stored, USERS};
@@ -28,6 +28,10 @@ pub type Changes = Vec<(&'static str, Change)>;
 /// themselves.
 pub fn change(op: &Operation<'_>, plan: impl FnOnce(&Stored<'_>) -> Result<Changes>) -> Result<()> {
     let _turn = op.node().accounts.turn.lock();
+    // Whoever came as the first one may not be the first any more.
+    if op.rights.are_of_the_first_user() && !op.node().accounts.is_empty(op.engine())? {
+        bail!(Code::UNAUTHORIZED, "Command {} requires authentication", op.command.name);
+    }
     let view: View = op.engine().view()?;
     let changes = plan(&Stored(&view))?;
     if changes.iter().any(|(_, change)| matches!(change, Change::Put(_))) {

@@ -1,0 +1,161 @@
+"""Ways around the rights that there have been."""
+
+import os
+import threading
+
+import pymongo
+from bson import Int64, encode
+from bson.raw_bson import RawBSONDocument
+from common import command_fails, connect, fails
+from sheaf_process import Server
+
+PASSWORD = "pencil-7731"
+
+
+def document(*fields):
+    """A document in which a name may stand twice."""
+    elements = b"".join(encode({name: value})[4:-1] for name, value in fields)
+    return RawBSONDocument((len(elements) + 5).to_bytes(4, "little") + elements + b"\0")
+
+
+def users(server):
+    with connect(server) as client:
+        client.admin.command("createUser", "root", pwd=PASSWORD, roles=["root"])
+    root = connect(server, "root", PASSWORD)
+    root.lib.mine.insert_many([{"_id": at} for at in range(3)])
+    root.secret.c.insert_one({"_id": 1})
+    for name, roles in [("writer", [{"role": "readWrite", "db": "lib"}]), ("other", [{"role": "readWrite", "db": "lib"}]), ("admins", ["read"])]:
+        root.admin.command("createUser", name, pwd=PASSWORD, roles=roles)
+
+
+def fields_that_stand_twice(server):
+    """The rights are asked of the field that counts."""
+    root, writer, admins = (connect(server, user, PASSWORD) for user in ("root", "writer", "admins"))
+    elsewhere = {"db": "secret", "coll": "hack"}
+    for stage in [
+        {"$merge": document(("into", "c2"), ("into", elsewhere))},
+        {"$merge": document(("into", document(("db", "lib"), ("coll", "c2"), ("db", "secret"))))},
+        {"$out": document(("db", "lib"), ("coll", "c2"), ("db", "secret"))},
+        {"$lookup": document(("from", "mine"), ("from", {"db": "secret", "coll": "c"}), ("pipeline", []), ("as", "x"))},
+        {"$unionWith": document(("coll", "mine"), ("coll", "notes"))},
+        {"$unionWith": document(("coll", "mine"), ("pipeline", []), ("pipeline", [{"$unionWith": "notes"}]))},
+        {"$graphLookup": document(("from", "mine"), ("from", "c"), ("startWith", 1), ("connectFromField", "a"), ("connectToField", "a"), ("as", "x"))},
+    ]:
+        for pipeline in ([stage], [{"$lookup": {"from": "mine", "pipeline": [stage], "as": "y"}}]):
+            try:
+                writer.lib.command("aggregate", "mine", pipeline=pipeline, cursor={})
+                raise AssertionError(f"it is done: {pipeline}")
+            except pymongo.errors.OperationFailure as error:
+                assert error.code in (40413, 13, 51047, 2) or "not allowed" in str(error), (pipeline, error)
+    assert root.secret.list_collection_names() == ["c"]
+    whole = document(("allChangesForCluster", False), ("allChangesForCluster", True))
+    fails(40413, lambda: admins.admin.command("aggregate", 1, pipeline=[{"$changeStream": whole}], cursor={}))
+    everybody = document(("allUsers", False), ("allUsers", True))
+    for stage in ("$currentOp", "$listLocalSessions"):
+        fails(40413, lambda: writer.admin.command("aggregate", 1, pipeline=[{stage: everybody}], cursor={}))
+
+
+def fields_of_routers(server):
+    """Only servers say for whose retryable write they act."""
+    writer, other = connect(server, "writer", PASSWORD), connect(server, "other", PASSWORD)
+    with writer.start_session() as session, other.start_session() as own:
+        lsid = session.session_id
+        writer.lib.command("findAndModify", "mine", query={"_id": 0}, remove=True, lsid=lsid, txnNumber=Int64(1))
+        remove = {"findAndModify": "mine", "query": {"_id": 1000}, "remove": True, "lsid": own.session_id, "txnNumber": Int64(1)}
+        acting = {"retryOf": {"lsid": lsid, "txnNumber": Int64(1)}, "startTransaction": True, "autocommit": False}
+        fails(13, lambda: other.lib.command({**remove, **acting}))
+        fails(13, lambda: other.lib.command({**remove, "retryAttempt": {"n": b"0" * 16, "asks": True}}))
+
+
+def collections_without_which_nobody_logs_in(server):
+    root = connect(server, "root", PASSWORD)
+    root.admin.command("createUser", "restorer", pwd=PASSWORD, roles=["restore", "__system"])
+    restorer = connect(server, "restorer", PASSWORD)
+    for name in ("system.users", "system.roles", "system.version"):
+        command_fails(20, restorer.admin, "drop", name, words=f"can't drop system collection admin.{name}")
+    root.lib.command("ping")
+
+
+def cursors_whose_right_was_taken(server):
+    """What opens a cursor is asked of its user for each batch."""
+    root = connect(server, "root", PASSWORD)
+    root.lib.many.insert_many([{"_id": at} for at in range(10)])
+    root.admin.command("createUser", "leaves", pwd=PASSWORD, roles=[{"role": "read", "db": "lib"}])
+    leaves = connect(server, "leaves", PASSWORD)
+    lib = leaves.lib
+    cursors = [
+        lib.command("find", "many", batchSize=1)["cursor"]["id"],
+        lib.command("aggregate", "many", pipeline=[{"$match": {}}], cursor={"batchSize": 1})["cursor"]["id"],
+    ]
+    more = lambda cursor: lib.command("getMore", cursor, collection="many", batchSize=1)["cursor"]["nextBatch"]
+    assert [len(more(Int64(cursor))) for cursor in cursors] == [1, 1]
+    # Another right is no reason to stop.
+    root.admin.command("grantRolesToUser", "leaves", roles=[{"role": "read", "db": "other"}])
+    assert [len(more(Int64(cursor))) for cursor in cursors] == [1, 1]
+    root.admin.command("revokeRolesFromUser", "leaves", roles=[{"role": "read", "db": "lib"}])
+    for cursor in cursors:
+        fails(13, lambda: more(Int64(cursor)), words="not authorized for getMore with cursor id")
+    root.admin.command("grantRolesToUser", "leaves", roles=[{"role": "read", "db": "lib"}])
+    assert [len(more(Int64(cursor))) for cursor in cursors] == [1, 1]
+    # A later user of the same name is another one.
+    root.admin.command("dropUser", "leaves")
+    root.admin.command("createUser", "leaves", pwd=PASSWORD, roles=[{"role": "read", "db": "lib"}])
+    with connect(server, "leaves", PASSWORD) as again:
+        fails(13, lambda: again.lib.command("getMore", Int64(cursors[0]), collection="many"))
+
+
+def fusions_read_their_collection(server):
+    root = connect(server, "root", PASSWORD)
+    find = {"resource": {"db": "lib", "collection": "many"}, "actions": ["find"]}
+    root.admin.command("createRole", "many", privileges=[find], roles=[])
+    root.admin.command("createUser", "fuses", pwd=PASSWORD, roles=["many"])
+    lib = connect(server, "fuses", PASSWORD).lib
+    fusion = lambda *more: [{"$rankFusion": {"input": {"pipelines": {"a": [{"$sort": {"_id": 1}}, *more]}}}}]
+    assert len(list(lib.many.aggregate(fusion()))) == 10
+    fails(13, lambda: list(lib.mine.aggregate(fusion())))
+    fails(13, lambda: list(lib.many.aggregate(fusion({"$unionWith": "mine"}))))
+
+
+def files_are_the_servers_own():
+    """What a server writes nobody else may read, whatever the umask, unless it is told so."""
+    before = os.umask(0o022)
+    try:
+        for args, others in [((), 0), (("--setParameter", "processUmask=027"), 0o040), (("--setParameter", "honorSystemUmask=true"), 0o044)]:
+            with Server(args=args) as server:
+                with connect(server) as client:
+                    client.lib.c.insert_one({})
+                modes = {path.stat().st_mode & 0o066 for path in server.dbpath.rglob("*") if path.is_file()}
+                assert modes == {others}, (args, modes)
+    finally:
+        os.umask(before)
+
+
+def one_first_user():
+    """Of those who come at once on an empty server one is the first; when all users have gone, nobody is again."""
+    with Server(args=["--auth"]) as server:
+        made, clients = [], [connect(server) for _ in range(8)]
+        together = threading.Barrier(len(clients))
+
+        def come(at):
+            together.wait()
+            try:
+                clients[at].admin.command("createUser", f"user{at}", pwd=PASSWORD, roles=["root"])
+                made.append(at)
+            except pymongo.errors.OperationFailure as error:
+                assert error.code == 13, error
+
+        threads = [threading.Thread(target=come, args=(at,)) for at in range(len(clients))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(made) == 1, made
+        root = connect(server, f"user{made[0]}", PASSWORD)
+        root.admin.command("createUser", "restorer", pwd=PASSWORD, roles=["__system"])
+        connect(server, "restorer", PASSWORD).admin["system.users"].delete_many({})
+        with connect(server) as nobody:
+            command_fails(13, nobody.admin, "createUser", "again", pwd=PASSWORD, roles=["root"])
+
+
+CHECKS = [users, fields_that_stand_twice, fields_of_routers, collections_without_which_nobody_logs_in, cursors_whose_right_was_taken,
+          fusions_read_their_collection]

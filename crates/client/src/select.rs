@@ -11,7 +11,7 @@ use std::collections::{HashSet, VecDeque};
 use std::io;
 use std::time::{Duration, Instant};
 
-use super::{Connection, ConnectionString, ReadPreference, Role};
+use super::{Connection, ConnectionString, ReadPreference};
 use crate::error::{Error, Result};
 
 /// How long a client looks for a primary before it gives up: longer than an election takes.

@@ -25,6 +25,13 @@ const WRITE: Duration = Duration::from_secs(60);
 /// How often who waits for an answer is asked whether it should.
 const ASK: Duration = Duration::from_millis(50);
 
+/// Who has been waited for so long has to prove that it is there: nobody else would find out that a member hangs before its next word to a
+/// monitor is overdue.
+const LONG: Duration = Duration::from_secs(2);
+
+/// How long who was lost may take to come back, or another to take its place, however long was waited before.
+const AFTER_LOSS: Duration = Duration::from_secs(5);
+
 /// What a connection that is kept may keep for replies.
 const KEPT_BYTES: usize = 256 << 10;
 
@@ -43,8 +50,29 @@ pub struct Call {
     set: Arc<ReplicaSet>,
     host: String,
     connection: Connection,
-    /// How often the member had been found silent when it was sent.
+    /// When it was sent, and how often the member had been found silent by then.
+    sent: Sent,
+}
+
+/// When a member was asked for something, and how often it had been found silent by then.
+#[derive(Clone, Copy)]
+struct Sent {
+    at: Instant,
     silences: u64,
+}
+
+impl Sent {
+    fn now(set: &ReplicaSet, host: &str) -> Sent {
+        Sent { at: Instant::now(), silences: set.silences(host) }
+    }
+
+    /// Whether an answer can still come. Who is waited for long is looked after.
+    fn is_hoped_for(&self, set: &ReplicaSet, host: &str) -> bool {
+        if self.at.elapsed() >= LONG {
+            set.awaited(host);
+        }
+        self.silences == set.silences(host)
+    }
 }
 
 /// An answer. Its connection goes back to the pool when it is dropped.
@@ -95,9 +123,17 @@ impl Call {
     ///
     /// Errors: `ShardNotFound`, `FailedToSatisfyReadPreference`, `HostUnreachable`; those of [`Asker::go_on`].
     pub fn send(set: &Arc<ReplicaSet>, message: &mut Message, asker: &Asker<'_>) -> Result<Call> {
-        let began = Instant::now();
+        Call::send_until(set, message, asker, Instant::now() + SELECTION)
+    }
+
+    fn send_until(
+        set: &Arc<ReplicaSet>,
+        message: &mut Message,
+        asker: &Asker<'_>,
+        until: Instant,
+    ) -> Result<Call> {
         loop {
-            let host = set.select(&asker.preference, asker.go_on)?;
+            let host = set.select_until(&asker.preference, until, asker.go_on)?;
             match Call::send_while(set, &host, message, asker.go_on) {
                 Ok(call) => return Ok(call),
                 Err(Lost::Stopped(error)) => return Err(error),
@@ -107,7 +143,7 @@ impl Call {
                 }
                 Err(Lost::Network(error)) => {
                     set.lost(&host);
-                    if !asker.again || began.elapsed() >= SELECTION {
+                    if !asker.again || Instant::now() >= until {
                         return Err(unreachable(&host, &error));
                     }
                 }
@@ -129,9 +165,9 @@ impl Call {
         message: &mut Message,
         go_on: &dyn Fn() -> Result<()>,
     ) -> Result<Call, Lost> {
-        let silences = set.silences(host);
+        let sent_at = Sent::now(set, host);
         let mut stopped = None;
-        let mut goes_on = || goes_on(set, host, silences, go_on, &mut stopped);
+        let mut goes_on = || goes_on(set, host, &sent_at, go_on, &mut stopped);
         let sent = match set.pool.take(host) {
             Some(kept) => Ok(kept),
             None => open(set, host, &mut goes_on),
@@ -141,7 +177,9 @@ impl Call {
             Ok(connection)
         });
         match (sent, stopped) {
-            (Ok(connection), _) => Ok(Call { set: set.clone(), host: host.to_owned(), connection, silences }),
+            (Ok(connection), _) => {
+                Ok(Call { set: set.clone(), host: host.to_owned(), connection, sent: sent_at })
+            }
             (Err(_), Some(error)) => Err(Lost::Stopped(error)),
             (Err(error), None) => Err(Lost::Network(error)),
         }
@@ -149,7 +187,7 @@ impl Call {
 
     /// Whether something of the answer is there, or nothing can come any more.
     pub fn is_ready(&mut self) -> bool {
-        self.connection.is_readable() || self.silences != self.set.silences(&self.host)
+        self.connection.is_readable() || !self.sent.is_hoped_for(&self.set, &self.host)
     }
 
     /// The socket, for who waits for the answer without a thread.
@@ -176,7 +214,7 @@ impl Call {
                     sheaf_client::Error::Interrupted
                 })
             },
-            &mut || goes_on(&self.set, &self.host, self.silences, go_on, &mut stopped),
+            &mut || goes_on(&self.set, &self.host, &self.sent, go_on, &mut stopped),
         );
         match (received, stopped.or(full)) {
             (Ok(()), _) => {
@@ -215,7 +253,9 @@ impl Call {
                     }
                 }
             }
-            call = Call::send(&set, message, asker)?;
+            // Who has waited long for a member that hangs does not wait as long again.
+            let until = (began + SELECTION).max(Instant::now() + AFTER_LOSS);
+            call = Call::send_until(&set, message, asker, until)?;
         }
     }
 
@@ -253,11 +293,11 @@ fn not_primary(reply: RawDoc<'_>) -> Option<Error> {
 fn goes_on(
     set: &ReplicaSet,
     host: &str,
-    silences: u64,
+    sent: &Sent,
     go_on: &dyn Fn() -> Result<()>,
     stopped: &mut Option<Error>,
 ) -> sheaf_client::Result<()> {
-    if set.silences(host) != silences {
+    if !sent.is_hoped_for(set, host) {
         let text = format!("{host} does not answer any more");
         return Err(io::Error::new(io::ErrorKind::ConnectionAborted, text).into());
     }

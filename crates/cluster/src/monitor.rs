@@ -114,6 +114,10 @@ fn ask<'c>(
     let awaits = hello.as_raw().get("maxAwaitTimeMS").is_some();
     let received = connection.receive_while(&mut || {
         let set = set.upgrade().filter(|set| set.is_watched(host)).ok_or(sheaf_client::Error::Interrupted)?;
+        if awaits && set.has_to_prove(host) && is_silent(&set, host) {
+            set.missed(host);
+            return Err(sheaf_client::Error::Interrupted);
+        }
         // A doubt is settled by a new question, on a new connection.
         if awaits && set.is_doubted(host) {
             return Err(sheaf_client::Error::Interrupted);
@@ -127,6 +131,16 @@ fn ask<'c>(
     });
     received.ok()?;
     Some(connection.reply()).filter(|reply| error_in(*reply).is_none())
+}
+
+/// Whether a member says nothing where it is asked once more, on a connection of its own. What else may go wrong there its other connections
+/// tell, too.
+fn is_silent(set: &ReplicaSet, host: &str) -> bool {
+    let mut to = set.membership.direct(host);
+    let patience = set.patience(host, PATIENCE);
+    (to.connect_timeout, to.socket_timeout) = (patience, patience);
+    let said = Connection::open(host, &to).and_then(|mut connection| connection.hello());
+    said.is_err_and(|error| is_silence(&error))
 }
 
 /// Whether nothing came at all: neither an answer nor a refusal.

@@ -49,6 +49,9 @@ pub(crate) struct Member {
 /// How often a member tells its state when nothing changes: for so long what is known of it may have been out of date.
 pub(crate) const HEARTBEAT: Duration = Duration::from_secs(10);
 
+/// So often a member has to prove at the most that it is there.
+const PROOF: Duration = Duration::from_secs(5);
+
 /// Of a round trip that is measured anew, so much counts.
 const NEWEST_COUNTS: f64 = 0.2;
 
@@ -84,6 +87,10 @@ struct State {
     suspected: BTreeSet<String>,
     /// Suspected members that have not answered once: they are asked again.
     missed: BTreeSet<String>,
+    /// Members that are to prove that they are there, since somebody has waited for them for some time.
+    awaited: BTreeSet<String>,
+    /// When a member had to prove it last.
+    proved: BTreeMap<String, Instant>,
     /// How often a member was found to say nothing at all, with its connections open.
     silences: BTreeMap<String, u64>,
     /// Members that have said last that they belong to another set, and to which one.
@@ -166,8 +173,19 @@ impl ReplicaSet {
     ///
     /// Errors: `ShardNotFound`, if it is no shard any more; `FailedToSatisfyReadPreference` after 20 seconds; those of `go_on`.
     pub fn select(&self, preference: &Preference<'_>, go_on: GoOn<'_>) -> Result<String> {
+        self.select_until(preference, Instant::now() + SELECTION, go_on)
+    }
+
+    /// The same, with a patience that somebody else has begun to have.
+    ///
+    /// Errors: as [`select`](Self::select), when the time has come.
+    pub(crate) fn select_until(
+        &self,
+        preference: &Preference<'_>,
+        until: Instant,
+        go_on: GoOn<'_>,
+    ) -> Result<String> {
         let mut looked = Instant::now();
-        let began = looked;
         let mut state = self.state.lock();
         loop {
             if state.has_left {
@@ -176,7 +194,7 @@ impl ReplicaSet {
             if let Some(host) = state.select(preference) {
                 return Ok(host);
             }
-            if began.elapsed() >= SELECTION {
+            if Instant::now() >= until {
                 let first = || state.unreached.iter().next();
                 let unreached = || first().map(|(host, unreached)| format!("{host}: {}", unreached.why));
                 let why = state.unwatched.clone().or_else(unreached);
@@ -286,6 +304,16 @@ impl ReplicaSet {
         self.state.lock().doubted.remove(host)
     }
 
+    /// Somebody waits for a member's answer for long: it is to prove that it is there, unless it has had to just now.
+    pub(crate) fn awaited(&self, host: &str) {
+        self.state.lock().awaited(host, Instant::now());
+    }
+
+    /// Whether a member is to prove that it is there; told once.
+    pub(crate) fn has_to_prove(&self, host: &str) -> bool {
+        self.state.lock().awaited.remove(host)
+    }
+
     /// A member has said that it is not primary any more; until it is heard again, nobody takes it for that.
     pub(crate) fn stepped_down(&self, host: &str) {
         let mut state = self.state.lock();
@@ -366,6 +394,15 @@ impl State {
         self.missed.remove(host);
         self.suspected.remove(host);
         true
+    }
+
+    /// A member is waited for.
+    fn awaited(&mut self, host: &str, now: Instant) {
+        let lately = self.proved.get(host).is_some_and(|proved| now.duration_since(*proved) < PROOF);
+        if self.members.contains_key(host) && !lately {
+            self.proved.insert(host.to_owned(), now);
+            self.awaited.insert(host.to_owned());
+        }
     }
 
     /// There is a new primary. Who was one says so now, unless it is gone: then what it was asked will never be answered, though nothing
@@ -570,6 +607,21 @@ mod tests {
         assert!(!state.is_silent("a:1"));
         assert!(state.is_silent("a:1"));
         assert!(state.suspected.is_empty() && state.missed.is_empty());
+    }
+
+    #[test]
+    fn who_is_waited_for_proves_now_and_then_that_it_is_there() {
+        let mut state = State::default();
+        state.members.insert("a:1".to_owned(), None);
+        let now = Instant::now();
+        let mut has_to = |host: &str, after: Duration| {
+            state.awaited(host, now + after);
+            state.awaited.remove(host)
+        };
+        assert!(has_to("a:1", Duration::ZERO));
+        assert!(!has_to("a:1", PROOF / 2), "it has just now");
+        assert!(has_to("a:1", PROOF));
+        assert!(!has_to("b:1", PROOF), "nobody watches it");
     }
 
     #[test]

@@ -86,6 +86,22 @@ def partial_results_in_time(cluster):
 
 
 @alone(shards=2, members=1, routers=1)
+def a_shard_that_hangs(cluster):
+    """Who waits for a member that says nothing has it asked whether it is there, and waits no longer than for one that is gone."""
+    with cluster.client(0) as client:
+        spread_evenly(client, "hanging.plants")
+        plants, shard = client.hanging.plants, cluster.shards[1].servers[0]
+        assert plants.count_documents({}) == 100
+        stand_still(shard.process)
+        try:
+            # Nobody would find out before 15 seconds were over, and then it would be waited for.
+            within(30, lambda: refused(133, lambda: plants.count_documents({})))
+        finally:
+            os.kill(shard.process.pid, signal.SIGCONT)
+        eventually(lambda: plants.count_documents({}) == 100, "it answers again")
+
+
+@alone(shards=2, members=1, routers=1)
 def shards_that_are_drained_take_nothing(cluster):
     with cluster.client(0) as client:
         spread_evenly(client, "drained.plants")

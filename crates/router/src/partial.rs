@@ -3,6 +3,7 @@
 
 use std::time::{Duration, Instant};
 
+use sheaf_bson::RawDoc;
 use sheaf_client::Message;
 use sheaf_cluster::{Answer, Asker, Call, ELECTION, Patience};
 use sheaf_errors::{Code, Error, Result};
@@ -15,6 +16,12 @@ use crate::op::Operation;
 
 /// What remains of `maxTimeMS`, at the least, for what comes of the answers.
 const REST: Duration = Duration::from_millis(20);
+
+/// Whether the operation takes what there is without shards that cannot be reached, as its command says, or that by which its cursor was
+/// opened.
+pub fn allows_partial(op: &Operation<'_>, command: RawDoc<'_>) -> bool {
+    command.get("allowPartialResults").is_some_and(|flag| flag.truthy()) && !op.in_transaction()
+}
 
 /// Opens a cursor by the same command on each of these that answers, and tells whether there are others.
 ///

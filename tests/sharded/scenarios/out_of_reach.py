@@ -26,7 +26,7 @@ def partial_results_in_time(cluster):
     with cluster.client(0) as client:
         spread_evenly(client, "partial.plants")
         client.admin.command("enableSharding", "whole", primaryShard="shard1")
-        client.whole.plants.insert_one({"_id": 1})
+        client.whole.plants.insert_many([{"_id": at} for at in range(100)])
         db = client.partial
 
         def find(**more):
@@ -34,6 +34,16 @@ def partial_results_in_time(cluster):
 
         assert "partialResultsReturned" not in find(maxTimeMS=20000)
         opened = find(maxTimeMS=4000, batchSize=2)
+        # Of collections that are on one shard there is nothing without it.
+        whole = [client.whole.command("find", "plants", allowPartialResults=True, batchSize=2, **more)["cursor"]
+                 for more in ({"maxTimeMS": 4000}, {}, {})]
+        certain = client.whole.command("find", "plants", batchSize=2)["cursor"]
+
+        def rest_of_whole(cursor):
+            more = within(15, lambda: client.whole.command("getMore", cursor["id"], collection="plants")["cursor"])
+            assert more["partialResultsReturned"] is True and more["nextBatch"] == [] and more["id"] == 0, more
+            refused(43, lambda: client.whole.command("getMore", cursor["id"], collection="plants"))
+
         shard = cluster.shards[1].servers[0]
         stand_still(shard.process)
         try:
@@ -55,6 +65,8 @@ def partial_results_in_time(cluster):
             assert cursor["partialResultsReturned"] is True, cursor
             found = [plant["k"] for plant in opened["firstBatch"] + cursor["nextBatch"]]
             assert set(range(50)) <= set(found), found
+            rest_of_whole(whole[0])
+            rest_of_whole(whole[1])
             # What it has answered wrongly is an error all the same.
             refused(2, lambda: find(filter={"k": {"$what": 1}}, maxTimeMS=1000))
         finally:
@@ -62,6 +74,8 @@ def partial_results_in_time(cluster):
         eventually(lambda: "partialResultsReturned" not in find(maxTimeMS=20000), "the shard answers again")
         opened = find(batchSize=2)
         shard.kill()
+        refused(6, lambda: client.whole.command("getMore", certain["id"], collection="plants"))
+        rest_of_whole(whole[2])
         # An open cursor goes on with the others' documents.
         seen, cursor = len(opened["firstBatch"]), opened
         while cursor["id"]:

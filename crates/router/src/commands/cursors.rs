@@ -14,8 +14,9 @@ use sheaf_server::commands::crud::change_stream;
 
 use crate::cursor::RouterCursor;
 use crate::forward::{Body, is_between, message};
-use crate::gather::OnMember;
+use crate::gather::{OnMember, is_out_of_reach};
 use crate::op::Operation;
+use crate::partial::{allows_partial, last_moment};
 
 /// `{getMore: <id>, collection: "plants", batchSize: 100}`.
 pub fn get_more<'a>(args: &mut Args<'a>, op: &Operation<'a>) -> Result<Reply> {
@@ -42,7 +43,7 @@ pub fn get_more<'a>(args: &mut Args<'a>, op: &Operation<'a>) -> Result<Reply> {
 fn continue_with(op: &Operation<'_>, id: i64, namespace: &str) -> Result<Reply> {
     let mut pinned = op.router.cursors.pin(op, id, namespace)?;
     match pinned.cursor() {
-        RouterCursor::Passed { .. } => pass_on(op, id, pinned),
+        RouterCursor::Passed { .. } => pass_on(op, id, namespace, pinned),
         RouterCursor::Merged(_) => next_merged(op, id, namespace, pinned),
         RouterCursor::Stream(_) => super::change_stream::next(op, id, namespace, pinned),
     }
@@ -99,19 +100,46 @@ fn next_merged(
 }
 
 /// The next batch of a shard's cursor, as it is.
-fn pass_on(op: &Operation<'_>, id: i64, mut pinned: Pinned<'_, RouterCursor>) -> Result<Reply> {
+fn pass_on(
+    op: &Operation<'_>,
+    id: i64,
+    namespace: &str,
+    mut pinned: Pinned<'_, RouterCursor>,
+) -> Result<Reply> {
+    let info = pinned.info().clone();
+    let may_be_partial = allows_partial(op, info.command.as_raw());
     let RouterCursor::Passed { on, .. } = pinned.cursor() else {
         bail!(Code::INTERNAL_ERROR, "no such cursor")
     };
+    let began = Instant::now();
     let answer = {
         let mut message = next_batch(op, on);
-        let go_on = || op.check_interrupt();
+        // Who takes what is there waits for a member that says nothing as long as the find was given.
+        let until = last_moment(*info.time_left.lock()).filter(|_| may_be_partial);
+        let go_on = || {
+            op.check_interrupt()?;
+            match until {
+                Some(until) if Instant::now() >= until => bail!(Code::NETWORK_TIMEOUT, "no answer in time"),
+                _ => Ok(()),
+            }
+        };
         op.blocking(|| {
             let call = Call::send_to(on.target.set(), &on.host, &mut message)
                 .map_err(|error| unreachable(&on.host, &error))?;
             call.finish_there(&go_on)
-        })?
+        })
     };
+    let answer = match answer {
+        Err(error) if may_be_partial && is_out_of_reach(&error) => {
+            on.id = 0;
+            op.check_interrupt()?;
+            return Ok(nothing_more(op, namespace));
+        }
+        answer => answer?,
+    };
+    if may_be_partial && let Some(left) = &mut *info.time_left.lock() {
+        *left = left.saturating_sub(began.elapsed());
+    }
     op.heard(answer.reply());
     if let Some(transaction) = &mut *op.transaction.borrow_mut() {
         transaction.answered(&on.target, answer.reply())?;
@@ -139,6 +167,16 @@ fn pass_on(op: &Operation<'_>, id: i64, mut pinned: Pinned<'_, RouterCursor>) ->
         pinned.release(returned);
     }
     Ok(reply)
+}
+
+/// The last batch of a cursor whose member is out of reach, for those who take what is there.
+fn nothing_more(op: &Operation<'_>, namespace: &str) -> Reply {
+    op.metrics().returned.set(Some(0));
+    op.metrics().cursor_exhausted.set(true);
+    Reply::ok().with_document("cursor", |cursor| {
+        drop(cursor.array("nextBatch"));
+        cursor.append("partialResultsReturned", true).append("id", 0i64).append("ns", namespace);
+    })
 }
 
 /// A shard's answer for the client, who knows the cursor by another id; how many documents it has, and whether more can follow.

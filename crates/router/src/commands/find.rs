@@ -24,7 +24,7 @@ use crate::gather::{Gather, Order};
 use crate::merged::{First, first_batch, link, open};
 use crate::op::Operation;
 use crate::parameters::obey_settings;
-use crate::partial::{self, open_reachable};
+use crate::partial::{self, allows_partial, open_reachable};
 use crate::route::until_fresh;
 use crate::targeting;
 
@@ -39,12 +39,14 @@ pub fn run<'a>(_: &mut Args<'a>, op: &Operation<'a>) -> Result<Reply> {
         return forward::to_database(op, false);
     };
     let ran = until_fresh(op, op.db(), collection, false, |placed| match placed {
-        Placed::Whole(to) if allows_partial(op) => partial::to_one(op, to, &op.namespace(collection)),
+        Placed::Whole(to) if allows_partial(op, op.body()) => {
+            partial::to_one(op, to, &op.namespace(collection))
+        }
         Placed::Whole(to) => forward::to_one(op, to),
         Placed::Spread(sharded) => {
             let to = targets(op, sharded, "filter")?;
             match &to[..] {
-                [only] if !allows_partial(op) => forward::to_one(op, only),
+                [only] if !allows_partial(op, op.body()) => forward::to_one(op, only),
                 _ => over_shards(op, sharded, &to),
             }
         }
@@ -53,10 +55,6 @@ pub fn run<'a>(_: &mut Args<'a>, op: &Operation<'a>) -> Result<Reply> {
         Err(error) => views::find(op, collection, error),
         ran => ran,
     }
-}
-
-fn allows_partial(op: &Operation<'_>) -> bool {
-    op.body().get("allowPartialResults").is_some_and(|flag| flag.truthy()) && !op.in_transaction()
 }
 
 /// The shards that can have documents which match this field of the request.

@@ -465,6 +465,7 @@ def writes_that_meet_another_key(cluster):
             "there": {"update": "plants", "updates": [{"q": {"_id": 500}, "u": {"$inc": {"one": 1}}}]},
             "nobody": {"update": "plants", "updates": [{"q": {"_id": -1}, "u": {"$inc": {"one": 1}}}]},
             "all": {"update": "plants", "updates": [{"q": {"_id": kept}, "u": {"$inc": {"all": 1}}, "multi": True}]},
+            "same": {"update": "plants", "updates": [{"q": {"_id": kept}, "u": {"$set": {"same": 1}, "$max": {"most": 5}}, "multi": True}]},
             "high": {"update": "plants", "updates": [{"q": {"_id": {"$gte": 190}}, "u": {"$inc": {"high": 1}}, "multi": True}]},
             "gone": {"delete": "plants", "deletes": [{"q": {"_id": {"$in": [20, 180]}}, "limit": 0}]},
         }
@@ -477,7 +478,7 @@ def writes_that_meet_another_key(cluster):
         running["bulk"] = Running(cluster, bulk)
         with cluster.shards[0].direct(0) as other:
             there = other.metkeys.plants
-            eventually(lambda: [there.count_documents({field: 1}) for field in ("one", "all")] == [2, 99], "one shard has done its part")
+            eventually(lambda: [there.count_documents({field: 1}) for field in ("one", "all", "same")] == [2, 99, 99], "one shard has done its part")
             eventually(lambda: there.count_documents({"_id": 20}) == 0, "one shard has deleted its part")
         client.admin.command("reshardCollection", name, key={"m": 1}, numInitialChunks=2)
         waits = [what for what, command in running.items() if command.thread.is_alive()]
@@ -485,6 +486,9 @@ def writes_that_meet_another_key(cluster):
         assert len(waits) == len(running), waits
         answers = {what: command.join() for what, command in running.items()}
         count = {what: answer["n"] for what, answer in answers.items() if what != "bulk"}
+        # What was found by the old key is found once more.
+        same, modified = count.pop("same"), answers["same"]["nModified"]
+        assert same == 99 + 199 and modified == 199, answers
         assert count == {"here": 1, "there": 1, "nobody": 0, "all": 99, "high": 11, "gone": 2}, answers
         assert answers["bulk"]["nMatched"] == 1, answers
         failed = {what: answer["writeErrors"][0]["code"] for what, answer in answers.items() if "writeErrors" in answer}
@@ -493,6 +497,7 @@ def writes_that_meet_another_key(cluster):
         assert [(at, document["one"]) for at, document in sorted(found.items()) if "one" in document] == [(7, 1), (8, 1), (500, 1)]
         assert sorted(at for at, document in found.items() if document.get("all") == 1) == [at for at in range(100) if at != 20]
         assert all(document.get("all", 1) == 1 and document.get("high", 1) == 1 for document in found.values())
+        assert all((document.get("same"), document.get("most")) == (1, 5) for document in found.values())
         assert sum("high" in document for document in found.values()) == 11 and len(found) == 199
         no_rubbish(cluster, name)
 

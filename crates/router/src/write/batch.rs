@@ -13,6 +13,7 @@ use crate::forward::{self, Body};
 use crate::op::Operation;
 use crate::sampling::with_sample;
 use crate::write::said;
+use crate::write::twice::may_be_done_twice;
 
 /// Most statements that one write command may have.
 const MAX_WRITES: usize = 100_000;
@@ -241,6 +242,16 @@ impl<'b> Batch<'b> {
             Kind::Deletes => true,
             Kind::Bulk => first().is_some_and(|first| first.key() == "delete"),
             Kind::Inserts | Kind::Updates => false,
+        }
+    }
+
+    /// Whether the statement at this place does nothing to documents to which it was done before.
+    pub fn may_be_done_twice(&self, at: u32) -> bool {
+        let statement = self.statements[at as usize];
+        match self.kind {
+            Kind::Updates => may_be_done_twice(statement, "u"),
+            Kind::Bulk => may_be_done_twice(statement, "updateMods"),
+            Kind::Inserts | Kind::Deletes => false,
         }
     }
 

@@ -17,6 +17,7 @@ mod multi;
 mod outcome;
 mod own;
 mod rounds;
+mod twice;
 
 pub use aim::{Aim, Selection, one_key};
 pub use anywhere::{Search, may_execute};

@@ -115,7 +115,7 @@ impl Multis {
             namespace.collection,
             shards.join(", ")
         );
-        let begins = !done.changed || batch.deletes(at);
+        let begins = !done.changed || batch.deletes(at) || batch.may_be_done_twice(at);
         self.done.remove(&at);
         if begins { Ok(()) } else { Err(Error::new(Code::QUERY_PLAN_KILLED, text)) }
     }

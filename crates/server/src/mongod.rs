@@ -99,6 +99,7 @@ impl Role for Mongod {
             later: RefCell::new(None),
             committed: Cell::new(None),
             shard_versions: RefCell::default(),
+            homes: RefCell::default(),
             settings: RefCell::default(),
             has_failed: Cell::default(),
             writing: Cell::default(),

@@ -21,7 +21,7 @@ use crate::cursors::{Open, ServerCursor};
 use crate::node::Node;
 use crate::parked::{Parked, Waits, parked};
 use crate::session::LogicalSessionId;
-use crate::sharding::Writing;
+use crate::sharding::{HomeAsked, Writing};
 use crate::stored_functions;
 
 /// One command being run: its environment, limits and results besides the reply.
@@ -50,6 +50,8 @@ pub struct Operation<'a> {
     pub(crate) committed: Cell<Option<OpTime>>,
     /// Versions of several namespaces, of a command that names them in a list.
     pub(crate) shard_versions: RefCell<Vec<(String, ShardVersion)>>,
+    /// Where the directory has databases, asked before anything was written.
+    pub(crate) homes: RefCell<Vec<HomeAsked>>,
     /// What was set for queries of the command's shape.
     pub(crate) settings: RefCell<Option<Arc<Settings>>>,
     /// Whether an error that the answer lists ends the transaction, as one of the command's own would.

@@ -5,6 +5,8 @@ import signal
 import threading
 
 import bson
+import pymongo
+from pymongo import InsertOne, UpdateOne
 from pymongo.errors import PyMongoError
 from pymongo.read_preferences import ReadPreference
 
@@ -128,3 +130,35 @@ def a_paused_participant(cluster):
         expected = 1 + (commit.error is None)
         assert [plants.find_one({"k": k})["n"] for k in (-1, 1)] == [-expected, expected]
         session.end_session()
+
+
+@alone(shards=1, members=1, routers=1)
+def nobody_waits_for_a_writer_that_waits_for_the_directory(cluster):
+    """Where a collection is to be made the directory is asked before anything is written, also by an operation on several databases."""
+    with cluster.client(0, retryWrites=False) as client, cluster.shards[0].direct(0) as shard:
+        client.held.plants.insert_one({"_id": 1, "n": 0})
+        client.made.plants.insert_one({"_id": 1})
+        # The router knows that there is none.
+        assert client.made.trees.find_one() is None
+
+        def both():
+            client.bulk_write([UpdateOne({"_id": 1}, {"$inc": {"n": 1}}, namespace="held.plants"),
+                               InsertOne({"_id": 1}, namespace="made.trees")])
+
+        def asks():
+            active = shard.admin.command("currentOp")["inprog"]
+            return any(op.get("command", {}).get("bulkWrite") for op in active)
+
+        config = cluster.config.servers[0].process
+        stand_still(config)
+        try:
+            begun = Attempt("bulkWrite", both)
+            eventually(asks, "the shard asks")
+            with pymongo.timeout(10):
+                client.held.plants.update_one({"_id": 1}, {"$inc": {"n": 10}})
+            assert not begun.done, begun.error
+        finally:
+            os.kill(config.pid, signal.SIGCONT)
+        eventually(lambda: begun.done, "the config server answers")
+        assert begun.error is None, begun.error
+        assert client.held.plants.find_one()["n"] == 11 and client.made.trees.count_documents({}) == 1

@@ -9,6 +9,7 @@
 //! been made here again since, once.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use sheaf_bson::{DocBuf, doc};
 use sheaf_errors::{Code, Error, Result};
@@ -18,11 +19,21 @@ use super::ShardServer;
 use crate::op::Operation;
 
 /// Where a database lives.
-#[derive(PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum Home {
     Here,
     Elsewhere,
     Nowhere,
+}
+
+/// What the directory has said of a database, and what of drops was known here before.
+pub(crate) struct HomeAsked {
+    db: String,
+    /// When it had been dropped here.
+    dropped: Option<Instant>,
+    /// How many databases had been.
+    drops: u64,
+    home: Home,
 }
 
 impl ShardServer {
@@ -40,14 +51,49 @@ impl ShardServer {
 }
 
 impl Operation<'_> {
+    /// Asks where databases live, as far as that will have to be known: while nobody answers, other writers would wait for what this one
+    /// has written. `namespaces`: what a router wants to be written, each with whether its collection may be made.
+    ///
+    /// Errors: those of asking the config servers.
+    pub(crate) fn ask_homes<'n>(&self, namespaces: impl Iterator<Item = (&'n str, bool)>) -> Result<()> {
+        let Some(sharding) = self.node.sharding() else { return Ok(()) };
+        for (namespace, makes) in namespaces {
+            let db = namespace.split_once('.').map_or(namespace, |(db, _)| db);
+            if matches!(db, "admin" | "config" | "local") || self.version_for(namespace).is_none() {
+                continue;
+            }
+            let dropped = sharding.dropped.when(db);
+            let makes = makes && self.catalog().collection(namespace).is_none();
+            let is_known = || self.homes.borrow().iter().any(|asked| asked.db == db);
+            if (!makes && dropped.is_none()) || is_known() {
+                continue;
+            }
+            let drops = sharding.drops();
+            let home = self.ask_home(sharding, db)?;
+            self.homes.borrow_mut().push(HomeAsked { db: db.to_owned(), dropped, drops, home });
+        }
+        Ok(())
+    }
+
+    fn ask_home(&self, sharding: &ShardServer, db: &str) -> Result<Home> {
+        let stop = self.interrupter();
+        self.blocking(|| sharding.home_of(db, &|| stop.check()))
+    }
+
     /// Whether a database that a router takes for one of this shard's has been made elsewhere since it was dropped here.
     ///
     /// Errors: `StaleDbVersion`; those of asking the config servers.
     pub(super) fn check_not_dropped(&self, db: &str) -> Result<()> {
         let Some(sharding) = self.node.sharding() else { return Ok(()) };
         let Some(dropped) = sharding.dropped.when(db) else { return Ok(()) };
-        let stop = self.interrupter();
-        match self.blocking(|| sharding.home_of(db, &|| stop.check()))? {
+        let asked = self.homes.borrow().iter().find(|asked| asked.db == db).map(|of| (of.dropped, of.home));
+        let home = match asked {
+            Some((before, home)) if before == Some(dropped) => home,
+            // It was dropped since: the router comes again, and then it is asked again, before anything is written.
+            Some(_) => return Err(stale_database(db)),
+            None => self.ask_home(sharding, db)?,
+        };
+        match home {
             Home::Here => sharding.dropped.is_here(db, dropped),
             Home::Elsewhere => return Err(stale_database(db)),
             // That nothing is here is right.
@@ -67,10 +113,14 @@ impl Operation<'_> {
         if matches!(&*db, "admin" | "config" | "local") {
             return Ok(spec);
         }
-        let drops = sharding.drops();
+        let asked = self.homes.borrow().iter().find(|asked| asked.db == db).map(|of| (of.drops, of.home));
+        let drops = asked.map_or_else(|| sharding.drops(), |(drops, _)| drops);
         self.check_home_now(&db)?;
-        let stop = self.interrupter();
-        if self.blocking(|| sharding.home_of(&db, &|| stop.check()))? != Home::Here {
+        let home = match asked {
+            Some((_, home)) => home,
+            None => self.ask_home(sharding, &db)?,
+        };
+        if home != Home::Here {
             return Err(stale_database(&db));
         }
         let sharding = sharding.clone();

@@ -42,6 +42,7 @@ pub mod turns;
 mod version;
 mod writing;
 
+pub(crate) use databases::HomeAsked;
 pub use guarded::Guarded;
 pub use identity::warn_of_role;
 pub use names::transaction_id;

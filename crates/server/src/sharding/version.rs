@@ -76,6 +76,11 @@ impl<'a> Operation<'a> {
         }
     }
 
+    /// The namespace that the command names.
+    pub(crate) fn named_namespace(&self) -> Option<String> {
+        self.named().map(|name| self.namespace(name))
+    }
+
     fn is_about(&self, namespace: &str) -> bool {
         let name = namespace.strip_prefix(self.db).and_then(|rest| rest.strip_prefix('.'));
         name.is_some() && name == self.named()

@@ -121,6 +121,8 @@ impl<'a> Command<'a, Operation<'a>> for BulkWrite<'a> {
         let parsed = self.ops.iter().zip(kinds).map(|(doc, op)| self.addressed(doc, op));
         let parsed: Vec<Parsed<'a>> = parsed.collect::<Result<_>>()?;
         op.shard_versions.replace(self.shard_versions.clone());
+        let makes = |namespace: &str| parsed.iter().any(|one| one.namespace == namespace && one.makes());
+        op.ask_homes(self.namespaces.iter().map(|namespace| (*namespace, makes(namespace))))?;
         let mut totals = Totals::default();
         let result = with_writer(op, false, |w| self.each(op, w, &parsed, &mut totals));
         result?;
@@ -186,6 +188,17 @@ struct Parsed<'a> {
     uuid: Option<Uuid>,
     /// Whether it is about measurements where it names their buckets.
     measured: bool,
+}
+
+impl Parsed<'_> {
+    /// Whether its collection is made if there is none.
+    fn makes(&self) -> bool {
+        match &self.kind {
+            Kind::Insert(_) => true,
+            Kind::Update(update) => update.upsert,
+            Kind::Delete { .. } => false,
+        }
+    }
 }
 
 enum Kind<'a> {

@@ -178,6 +178,11 @@ pub fn with_writer<T>(
 
 fn write_with<T>(op: &Operation<'_>, work: impl FnOnce(&mut dyn Write) -> Result<T>) -> Result<T> {
     let shard = op.shard();
+    if shard.is_some()
+        && let Some(namespace) = op.named_namespace()
+    {
+        op.ask_homes(std::iter::once((&*namespace, op.command.name == "insert")))?;
+    }
     if let Some(mut transaction) = op.transaction() {
         return match shard {
             Some(shard) => work(&mut Guarded::new(op, shard, &mut *transaction)),

@@ -42,7 +42,7 @@ def no_rubbish(cluster, namespace):
         with members.direct(members.primary()) as shard:
             names = shard[db].list_collection_names()
             assert not [found for found in names if found.startswith("system.resharding")], (members.name, names)
-            own = [placed for placed in shard.config.placements.find() if placed["ns"].startswith(f"{db}.system.")]
+            own = [placed for placed in shard.config.placements.find() if placed["ns"].startswith(f"{db}.system.resharding")]
             assert not own, (members.name, own)
             of_name = list(shard.config.placements.find({"ns": namespace}))
             assert all(entry and placed["_id"] == entry["uuid"] for placed in of_name), (members.name, of_name)

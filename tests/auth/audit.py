@@ -251,6 +251,31 @@ def a_full_disk():
         os.rmdir(folder)
 
 
+def what_makes_collections_on_the_way():
+    """Collections that are made or replaced by what is no command for that."""
+    with audited() as (server, path):
+        with connect(server) as client:
+            lib = client.lib
+            lib.a.insert_many([{"_id": at} for at in range(3)])
+            def told(action):
+                before = {atype: len(events(path, atype)) for atype in ("createDatabase", "createCollection", "dropCollection")}
+                action()
+                return [event["param"]["ns"] for atype, count in before.items() for event in events(path, atype)[count:]]
+
+            out = lambda target: list(lib.a.aggregate([{"$out": target}]))
+            assert told(lambda: out("o")) == ["lib.o"]
+            assert told(lambda: out("o")) == ["lib.o", "lib.o"]
+            assert told(lambda: out({"db": "t2", "coll": "o"})) == ["t2", "t2.o"]
+            assert told(lambda: list(lib.a.aggregate([{"$merge": "m"}]))) == ["lib.m"]
+            assert told(lambda: list(lib.a.aggregate([{"$merge": "m"}]))) == []
+            reduce = {"map": "function() { emit(1, 1) }", "reduce": "function(k, v) { return 1 }", "out": "mr"}
+            assert told(lambda: lib.command("mapReduce", "a", **reduce)) == ["lib.mr"]
+            assert told(lambda: lib.command("cloneCollectionAsCapped", "a", toCollection="c", size=10000)) == ["lib.c"]
+            assert told(lambda: lib.command("convertToCapped", "a", size=10000)) == ["lib.a", "lib.a"]
+            assert told(lambda: lib.o.rename("m", dropTarget=True)) == ["lib.m"]
+            assert events(path, "renameCollection")[-1]["param"] == {"old": "lib.o", "new": "lib.m"}
+
+
 def nothing_secret_is_written():
     """Secrets in every command that carries them, and in what is no such command; then the logs are searched."""
     with audited("--auth", "--slowms", "0", "--setParameter", "auditAuthorizationSuccess=true", "-vv") as (server, path):
@@ -350,6 +375,7 @@ CHECKS = {
     "audit-flags": bad_flags,
     "audit-config": changed_at_run_time,
     "audit-full": a_full_disk,
+    "audit on the way": what_makes_collections_on_the_way,
     "secrets": nothing_secret_is_written,
 }
 ON_A_SERVER = [without_it_there_are_no_commands_of_it, redacted_logs]

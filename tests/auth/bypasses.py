@@ -104,6 +104,20 @@ def cursors_whose_right_was_taken(server):
         fails(13, lambda: again.lib.command("getMore", Int64(cursors[0]), collection="many"))
 
 
+def who_was_dropped_is_a_stranger(server):
+    root = connect(server, "root", PASSWORD)
+    root.admin.command("createUser", "goes", pwd=PASSWORD, roles=[])
+    with connect(server, "goes", PASSWORD, maxPoolSize=1) as goes:
+        goes.admin.command("ping", comment="x" * 100_000)
+        root.admin.command("dropUser", "goes")
+        fails(13, lambda: goes.lib.command("find", "c"))
+        try:
+            goes.admin.command("ping", comment="x" * 100_000)
+            raise AssertionError("a long message is taken of somebody who is no user any more")
+        except pymongo.errors.PyMongoError as error:
+            assert not isinstance(error, pymongo.errors.OperationFailure) or error.code == 18, error
+
+
 def fusions_read_their_collection(server):
     root = connect(server, "root", PASSWORD)
     find = {"resource": {"db": "lib", "collection": "many"}, "actions": ["find"]}
@@ -158,4 +172,4 @@ def one_first_user():
 
 
 CHECKS = [users, fields_that_stand_twice, fields_of_routers, collections_without_which_nobody_logs_in, cursors_whose_right_was_taken,
-          fusions_read_their_collection]
+          fusions_read_their_collection, who_was_dropped_is_a_stranger]

@@ -362,6 +362,9 @@ pub fn account(request: &Request<'_>) -> Result<Option<Arc<Account>>> {
     }
     let account = find_with(request, &login.name, login.token.as_deref())?
         .filter(|account| account.user.id == login.id);
+    if account.is_none() && request.front.access.enabled {
+        request.front.is_stranger(request.client);
+    }
     let mut access = request.client.access.lock();
     match (&account, &mut access.login) {
         (None, login) => *login = None,

@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use sheaf_bson::{DocBuf, RawDoc, doc};
 use sheaf_errors::{Code, Result};
 use sheaf_front::audit::noted::{note, room_for};
-use sheaf_storage::Collection;
+use sheaf_storage::{Collection, Uuid};
 
 use crate::commands::ddl::names;
 use crate::op::Operation;
@@ -38,6 +38,44 @@ impl Creation {
                 }
             })
         });
+    }
+}
+
+/// A collection that a command may make or replace while it does something else. What has become of it is told when the command ends,
+/// however it does.
+pub struct Target<'o, 'a> {
+    op: &'o Operation<'a>,
+    namespace: String,
+    before: Option<Uuid>,
+    makes_database: bool,
+}
+
+impl<'o, 'a> Target<'o, 'a> {
+    /// Looks at it as it is now, if there is an audit log.
+    pub fn of(op: &'o Operation<'a>, namespace: &str) -> Option<Self> {
+        op.front.audit.as_ref()?;
+        let catalog = op.engine().catalog();
+        Some(Target {
+            op,
+            namespace: namespace.to_owned(),
+            before: catalog.collection(namespace).map(|found| found.uuid),
+            makes_database: !catalog.has_database(names::split(namespace).0),
+        })
+    }
+}
+
+impl Drop for Target<'_, '_> {
+    fn drop(&mut self) {
+        let now = self.op.engine().catalog().collection(&self.namespace).map(|found| found.uuid);
+        if now == self.before {
+            return;
+        }
+        if self.before.is_some() {
+            dropped(self.op, &self.namespace, Code::OK);
+        }
+        if now.is_some() {
+            Creation { makes_database: self.makes_database }.done(self.op, &self.namespace, None);
+        }
     }
 }
 

@@ -13,6 +13,7 @@ use super::query::{collated_cx, first_batch};
 use super::query_settings;
 use super::writes::check_writable;
 use crate::args::{Args, Loose, NonNegative, check_collection_name};
+use crate::audited;
 use crate::command::*;
 use crate::commands::ddl::names;
 use crate::concern::{ReadConcern, ReadLevel};
@@ -133,6 +134,8 @@ impl<'a> Aggregate<'a> {
         }
         names::check_uuid(op.view()?.catalog(), &namespace.to_string(), self.uuid)?;
         let hint = Hint::parse(self.hint)?;
+        let target = pipeline.target_namespace().map(ToString::to_string);
+        let _audited = target.and_then(|target| audited::Target::of(op, &target));
         let cursor = PipelineCursor::open(
             op,
             &namespace,

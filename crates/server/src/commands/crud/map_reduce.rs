@@ -18,6 +18,7 @@ use super::pipeline::{PipelineCursor, parse};
 use super::query::collated_cx;
 use super::writes::check_writable;
 use crate::args::{Args, Loose, check_collection_name};
+use crate::audited;
 use crate::command::*;
 use crate::forward;
 use crate::op::Operation;
@@ -112,6 +113,8 @@ impl<'a> Command<'a, Operation<'a>> for MapReduce<'a> {
         self.stored = cx.stored_functions()?;
         let stages = self.pipeline(op.db());
         let pipeline = parse(stages.as_raw(), &namespace, &mut cx)?;
+        let target = pipeline.target_namespace().map(ToString::to_string);
+        let _audited = target.and_then(|target| audited::Target::of(op, &target));
         let mut cursor =
             PipelineCursor::open(op, &namespace, &pipeline, Hint::None, true, self.bypass_validation)?;
         let Some(reply) = self.output() else { return inline(op, &mut cursor) };

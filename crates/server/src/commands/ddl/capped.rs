@@ -7,6 +7,7 @@ use sheaf_timeseries::BUCKETS_PREFIX;
 
 use super::names;
 use crate::args::{Args, safe_i64};
+use crate::audited;
 use crate::command::*;
 use crate::op::Operation;
 use crate::reply::Reply;
@@ -80,6 +81,7 @@ impl<'a> Command<'a, Operation<'a>> for ConvertToCapped<'a> {
         names::check_new_name(&format!("{namespace}{COPY_NAME}"))?;
         let stop = op.interrupter();
         let check = |now: &Collection| op.check_plain(now);
+        let _audited = audited::Target::of(op, &namespace);
         let position = op.engine().convert_to_capped(&namespace, self.size, &check, &|| stop.check())?;
         op.note_commit(position);
         Ok(Reply::ok())
@@ -142,6 +144,7 @@ impl<'a> Command<'a, Operation<'a>> for CloneCollectionAsCapped<'a> {
         }
         check_capped_size(self.size)?;
         let stop = op.interrupter();
+        let _audited = audited::Target::of(op, &to);
         let position = op.engine().clone_as_capped(&from, &to, self.size, &|| stop.check())?;
         op.note_commit(position);
         Ok(Reply::ok())

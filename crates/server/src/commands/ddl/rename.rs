@@ -110,6 +110,9 @@ impl<'a> Command<'a, Operation<'a>> for RenameCollection<'a> {
         let position =
             op.engine().rename_collection(from, to, drop_target, &check, Told::Here, &|| stop.check())?;
         op.note_commit(position);
+        if catalog.collection(to).is_some() {
+            audited::dropped(op, to, Code::OK);
+        }
         audited::renamed(op, from, to);
         op.metrics().namespace.replace(Some(from.to_owned()));
         Ok(Reply::ok())

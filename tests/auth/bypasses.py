@@ -1,10 +1,11 @@
 """Ways around the rights that there have been."""
 
+import hashlib
 import os
 import threading
 
 import pymongo
-from bson import Int64, encode
+from bson import Binary, Int64, encode
 from bson.raw_bson import RawBSONDocument
 from common import command_fails, connect, fails
 from sheaf_process import Server
@@ -142,6 +143,25 @@ def files_are_the_servers_own():
                 assert modes == {others}, (args, modes)
     finally:
         os.umask(before)
+
+
+def sessions_after_a_restart():
+    """A session's number is its user's: nobody else is answered by its records, or takes it, also when the server has forgotten who came first."""
+    with Server(args=["--auth"]) as server:
+        users(server)
+        with connect(server, "writer", PASSWORD) as writer, writer.start_session() as session:
+            lsid = session.session_id
+            remove = {"findAndModify": "mine", "query": {"_id": 0}, "remove": True, "lsid": lsid, "txnNumber": Int64(1)}
+            assert writer.lib.command(remove)["value"] == {"_id": 0}
+        server.stop()
+        server.start()
+        with connect(server, "other", PASSWORD) as other, connect(server, "writer", PASSWORD) as writer:
+            assert other.lib.command(remove)["value"] is None
+            assert writer.lib.command(remove)["value"] == {"_id": 0}
+            uid = hashlib.sha256(b"writer@admin").digest()
+            fails(13, lambda: other.lib.command({**remove, "lsid": {**lsid, "uid": Binary(uid)}}), words="set user digest")
+            # One's own may be named.
+            assert writer.lib.command({**remove, "lsid": {**lsid, "uid": Binary(uid)}})["value"] == {"_id": 0}
 
 
 def one_first_user():

@@ -363,6 +363,13 @@ def a_sharded_cluster():
         assert is_refused(here)
         root.admin.command("grantRolesToUser", "reader", roles=[{"role": "read", "db": "lib"}])
         assert here.lib.books.find_one({"_id": 1})
+        # Whose sessions are ended loses what he has open on the shards, by whatever router he came.
+        wait_for("the grant", lambda: not is_refused(reader), seconds=10)
+        with reader.start_session() as session:
+            session.start_transaction()
+            assert len(list(reader.lib.books.find(session=session))) == 200
+            root.admin.command("killAllSessions", [{"user": "reader", "db": "admin"}])
+            fails(251, lambda: list(reader.lib.books.find(session=session)))
         root.admin.command("dropUser", "reader")
         command_fails(13, here.lib, "find", "books")
         assert [user["user"] for user in root.admin.command("usersInfo", 1)["users"]] == ["root"]

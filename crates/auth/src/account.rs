@@ -72,6 +72,12 @@ impl UserDocument {
     }
 }
 
+/// By what sessions name a user (`uid`).
+pub fn user_digest(name: &UserName) -> [u8; 32] {
+    let hash = Mechanism::Sha256.hash(name.to_string().as_bytes());
+    std::array::from_fn(|at| hash[at])
+}
+
 fn shown(resolved: &Resolved) -> Arc<DocBuf> {
     Arc::new(DocBuf::build(|list| {
         for (at, role) in resolved.roles.iter().enumerate() {
@@ -99,6 +105,7 @@ pub struct Account {
     /// What its roles come to.
     pub resolved: Resolved,
     held: Held,
+    digest: [u8; 32],
     /// As `$$USER_ROLES` shows them: an array of `{_id, role, db}`.
     roles_shown: Arc<DocBuf>,
     /// No document makes a user a member.
@@ -142,7 +149,13 @@ impl Account {
 
     fn new(user: UserDocument, resolved: Resolved, is_member: bool) -> Self {
         let (held, roles_shown) = (Held::new(&resolved.privileges), shown(&resolved));
-        Account { user, resolved, held, roles_shown, is_member }
+        let digest = user_digest(&user.name);
+        Account { user, resolved, held, digest, roles_shown, is_member }
+    }
+
+    /// By what sessions name it.
+    pub fn digest(&self) -> [u8; 32] {
+        self.digest
     }
 
     /// What it may do, by where.

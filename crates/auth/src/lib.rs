@@ -28,7 +28,7 @@ mod resource;
 mod restriction;
 mod scram;
 
-pub use account::{Account, UserDocument};
+pub use account::{Account, UserDocument, user_digest};
 pub use action::{Action, ActionSet};
 pub use certificate::{end as certificate_end, subject as certificate_subject};
 pub use cluster_name::{ClusterAuthMode, ClusterName};

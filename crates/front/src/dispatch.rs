@@ -80,6 +80,11 @@ fn run_counted(
     if !resumed {
         front.metrics.requests.add(1);
     }
+    let told = authorize::with_user_of_session(role, client, message.body);
+    let message = &match &told {
+        Some(told) => Message { body: told.as_raw(), ..*message },
+        None => Message { ..*message },
+    };
     let (request, fields) = match prepare(role, client, message, started, resumed) {
         Ok(prepared) => prepared,
         Err(error) => {
@@ -227,6 +232,7 @@ fn prepare<'a>(
         authorize::judge_time(&mut request);
         authorize::of_cursor(&request)?;
     }
+    authorize::own_session(&mut request)?;
     // What goes on has been allowed, and noted, before.
     if !resumed {
         noted::authorized(&request)?;

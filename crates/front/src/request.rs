@@ -208,6 +208,15 @@ impl<'a> Request<'a> {
         &self.arena
     }
 
+    /// The session that a client names so: its own, if it does not say whose. Servers say whose; nobody does where nobody is asked.
+    pub fn session(&self, id: LogicalSessionId) -> LogicalSessionId {
+        match self.rights.account() {
+            Some(account) => id.or_of(account.digest()),
+            None if self.front.access.enabled && self.rights.are_everything() => id,
+            None => LogicalSessionId::new(id.id),
+        }
+    }
+
     /// The session, if the client named one.
     pub fn lsid(&self) -> Option<LogicalSessionId> {
         self.generic.lsid

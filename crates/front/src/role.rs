@@ -82,6 +82,11 @@ pub trait Role: Send + Sync + 'static {
         &NoCursors
     }
 
+    /// Whether commands go on to other servers, which have to know whose the session in them is.
+    fn passes_commands_on(&self) -> bool {
+        false
+    }
+
     /// The users that clients may prove to be; `None` where there can be none.
     fn accounts(&self) -> Option<&dyn Accounts> {
         None

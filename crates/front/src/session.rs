@@ -3,7 +3,7 @@
 
 mod id;
 
-pub use id::{LogicalSessionId, subtype_name};
+pub use id::{LogicalSessionId, NOBODY, subtype_name};
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -54,8 +54,15 @@ pub trait SessionRegistry: Send + Sync {
     /// Whether it is known to be somebody else's than this user's.
     fn is_of_another(&self, id: LogicalSessionId, user: &UserName) -> bool;
 
-    /// Those that belong to somebody who is meant, or to nobody, if that is.
-    fn those(&self, of: &dyn Fn(Option<&UserName>) -> bool) -> Vec<LogicalSessionId>;
+    /// Those that belong to somebody who is meant, by digest, or to nobody, if that is.
+    fn those(&self, of: &dyn Fn(Option<&[u8; 32]>) -> bool) -> Vec<LogicalSessionId>;
+
+    /// Has other servers end what sessions of these users have open there, whoever has asked them for that.
+    ///
+    /// Errors: those of the way there, and of `check`.
+    fn kill_elsewhere(&self, _owners: &[[u8; 32]], _check: &dyn Fn() -> Result<()>) -> Result<()> {
+        Ok(())
+    }
 
     /// Ends sessions at their clients' wish.
     fn end(&self, ids: &[LogicalSessionId]);
@@ -84,7 +91,7 @@ impl SessionRegistry for NoSessions {
         false
     }
 
-    fn those(&self, _: &dyn Fn(Option<&UserName>) -> bool) -> Vec<LogicalSessionId> {
+    fn those(&self, _: &dyn Fn(Option<&[u8; 32]>) -> bool) -> Vec<LogicalSessionId> {
         Vec::new()
     }
 
@@ -358,7 +365,7 @@ mod tests {
     type Carried = [u64; 16];
 
     fn id(n: u64) -> LogicalSessionId {
-        LogicalSessionId { id: u128::from(n).to_be_bytes() }
+        LogicalSessionId::new(u128::from(n).to_be_bytes())
     }
 
     #[test]

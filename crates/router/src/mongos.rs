@@ -117,6 +117,10 @@ impl Role for Mongos {
         &*self.0.cursors
     }
 
+    fn passes_commands_on(&self) -> bool {
+        true
+    }
+
     fn accounts(&self) -> Option<&dyn Accounts> {
         Some(&*self.0)
     }

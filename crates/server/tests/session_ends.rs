@@ -10,7 +10,7 @@ use sheaf_storage::{Statement, Write};
 use support::{Connection, Server, number};
 
 fn id(n: u8) -> LogicalSessionId {
-    LogicalSessionId { id: [n; 16] }
+    LogicalSessionId::new([n; 16])
 }
 
 fn lsid(n: u8) -> DocBuf {

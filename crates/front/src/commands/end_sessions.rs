@@ -57,9 +57,10 @@ pub fn session_list(args: &mut Args<'_>, parser: &str) -> Result<Vec<LogicalSess
 
 /// Those of these sessions that are not another user's, of which nothing is told.
 fn own(op: &Request<'_>, ids: Vec<LogicalSessionId>) -> Vec<LogicalSessionId> {
-    let Some(user) = op.rights.user() else { return ids };
+    let ids = ids.into_iter().map(|id| op.session(id));
+    let Some(user) = op.rights.user() else { return ids.collect() };
     let sessions = op.role.sessions();
-    ids.into_iter().filter(|id| !sessions.is_of_another(*id, user)).collect()
+    ids.filter(|id| !sessions.is_of_another(*id, user)).collect()
 }
 
 /// `{endSessions: [lsid, ...]}`.

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use sheaf_auth::{Mechanism, UserName};
+use sheaf_auth::UserName;
 use sheaf_bson::{RawDoc, Value};
 use sheaf_errors::{Code, Result, bail};
 
@@ -11,7 +11,7 @@ use crate::args::Args;
 use crate::command::*;
 use crate::reply::Reply;
 use crate::request::Request;
-use crate::session::LogicalSessionId;
+use crate::session::{LogicalSessionId, NOBODY};
 
 /// `{killSessions: [lsid, ...]}`; an empty list means all of the user's, and everybody is one user.
 pub struct KillSessions(Vec<LogicalSessionId>);
@@ -43,7 +43,8 @@ impl<'a> Command<'a, Request<'a>> for KillSessions {
     }
 
     fn run(self, op: &Request<'a>) -> Result<Reply> {
-        kill(op, (!self.0.is_empty()).then_some(&self.0))?;
+        let ids: Vec<_> = self.0.into_iter().map(|id| op.session(id)).collect();
+        kill(op, (!ids.is_empty()).then_some(&ids))?;
         Ok(Reply::ok())
     }
 }
@@ -84,9 +85,16 @@ impl<'a> Command<'a, Request<'a>> for KillAllSessions {
 
     fn run(self, op: &Request<'a>) -> Result<Reply> {
         // Where nobody has to say who he is, sessions belong to no user.
-        let of_users = |owner: Option<&UserName>| owner.is_some_and(|owner| self.users.contains(owner));
-        let meant = (!self.anybody).then(|| op.role.sessions().those(&of_users));
-        kill(op, meant.as_deref())?;
+        if self.anybody {
+            kill(op, None)?;
+            return Ok(Reply::ok());
+        }
+        let owners: Vec<_> = self.users.iter().map(sheaf_auth::user_digest).collect();
+        kill(
+            op,
+            Some(&op.role.sessions().those(&|owner| owner.is_some_and(|owner| owners.contains(owner)))),
+        )?;
+        op.role.sessions().kill_elsewhere(&owners, &|| op.check_interrupt())?;
         Ok(Reply::ok())
     }
 }
@@ -96,7 +104,7 @@ pub struct KillAllSessionsByPattern {
     all: bool,
     ids: Vec<LogicalSessionId>,
     /// Of whose sessions, by digest.
-    owners: Vec<Vec<u8>>,
+    owners: Vec<[u8; 32]>,
 }
 
 /// Whether a pattern names users or roles.
@@ -141,7 +149,12 @@ impl<'a> Command<'a, Request<'a>> for KillAllSessionsByPattern {
                 found.ids.push(LogicalSessionId::parse_at(lsid, place)?);
             } else {
                 match pattern.get("uid") {
-                    Some(Value::Binary(uid)) => found.owners.push(uid.bytes.to_vec()),
+                    Some(Value::Binary(uid)) => match uid.bytes.try_into() {
+                        Ok(uid) => found.owners.push(uid),
+                        Err(_) => {
+                            bail!(Code::BAD_VALUE, "a user's digest has 32 bytes, not {}", uid.bytes.len())
+                        }
+                    },
                     Some(Value::Null | Value::Undefined) | None => found.all = true,
                     Some(other) => bail!(
                         Code::TYPE_MISMATCH,
@@ -156,10 +169,13 @@ impl<'a> Command<'a, Request<'a>> for KillAllSessionsByPattern {
 
     fn run(mut self, op: &Request<'a>) -> Result<Reply> {
         if !self.owners.is_empty() {
-            let is_one = |owner: Option<&UserName>| self.owners.contains(&digest(owner));
+            let is_one = |owner: Option<&[u8; 32]>| self.owners.contains(owner.unwrap_or(&NOBODY));
             self.ids.extend(op.role.sessions().those(&is_one));
         }
         kill(op, (!self.all).then_some(&self.ids))?;
+        if !self.all {
+            op.role.sessions().kill_elsewhere(&self.owners, &|| op.check_interrupt())?;
+        }
         Ok(Reply::ok())
     }
 }
@@ -187,11 +203,6 @@ fn user(entry: RawDoc<'_>) -> Result<UserName> {
             Ok(UserName::new(text("user"), text("db")))
         }
     }
-}
-
-/// By what the `uid` of sessions names a user, or nobody.
-fn digest(owner: Option<&UserName>) -> Vec<u8> {
-    Mechanism::Sha256.hash(owner.map(UserName::to_string).unwrap_or_default().as_bytes())
 }
 
 /// Kills these sessions, or all; the session of this very command goes on.

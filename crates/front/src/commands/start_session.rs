@@ -38,8 +38,8 @@ impl<'a> Command<'a, Request<'a>> for StartSession {
     }
 
     fn run(self, op: &Request<'a>) -> Result<Reply> {
-        let id = LogicalSessionId { id: *uuid::Uuid::new_v4().as_bytes() };
-        op.role.sessions().touch(id)?;
+        let id = LogicalSessionId::new(*uuid::Uuid::new_v4().as_bytes());
+        op.role.sessions().touch(op.session(id))?;
         let minutes = op.front.parameters.int("localLogicalSessionTimeoutMinutes") as i32;
         Ok(Reply::ok().with_fields(|doc| {
             id.write(doc, "id");

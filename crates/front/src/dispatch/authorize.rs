@@ -1,10 +1,12 @@
 //! Whether a client may do what it asks for.
 
 use sheaf_auth::Target;
+use sheaf_bson::{Binary, DocBuf, RawDoc, Value};
 use sheaf_errors::{Code, Result, bail};
 
 use crate::access::Rights;
 use crate::audit::noted;
+use crate::client::Client;
 use crate::command::{Action, Asked, Authentication, Description, Privilege, Privileges, Resource, When};
 use crate::request::Request;
 use crate::role::Role;
@@ -124,6 +126,46 @@ pub fn of_cursor(request: &Request<'_>) -> Result<()> {
     }
     info.judge(account);
     Ok(())
+}
+
+/// Sessions are their users': the one that a client names is its own, whoever has another of this UUID.
+///
+/// Errors: `Unauthorized`, if it says somebody else's.
+pub fn own_session(request: &mut Request<'_>) -> Result<()> {
+    let Some(id) = request.generic.lsid else { return Ok(()) };
+    let session = request.session(id);
+    let is_own = request.rights.account().is_none_or(|account| session.uid == Some(account.digest()));
+    if !is_own && !request.rights.may(Target::Cluster, &[Action::Impersonate]) {
+        bail!(Code::UNAUTHORIZED, "Unauthorized to set user digest in LogicalSessionId");
+    }
+    request.generic.lsid = Some(session);
+    Ok(())
+}
+
+/// The command with the user in its `lsid`, where it goes on to other servers as it is: these know only which server has sent it.
+pub fn with_user_of_session(role: &dyn Role, client: &Client, body: RawDoc<'_>) -> Option<DocBuf> {
+    if !role.passes_commands_on() || !role.front().access.enabled {
+        return None;
+    }
+    let lsid = body.get("lsid")?.as_doc()?;
+    let uid = sheaf_auth::user_digest(client.access.lock().user()?);
+    if lsid.get("uid").is_some() {
+        return None;
+    }
+    Some(DocBuf::build(|doc| {
+        for field in body {
+            match field.key() {
+                "lsid" => {
+                    let mut named = doc.document("lsid");
+                    named.append_all(lsid);
+                    named.append("uid", Value::Binary(Binary { subtype: 0, bytes: &uid }));
+                }
+                _ => {
+                    doc.append_element(field);
+                }
+            }
+        }
+    }))
 }
 
 /// Times of the cluster are not signed here, so a client could have all clocks of a deployment go ahead for good. What servers have given

@@ -8,19 +8,32 @@ use sheaf_errors::{Code, Result, bail};
 pub struct LogicalSessionId {
     /// The session's UUID.
     pub id: [u8; 16],
+    /// By what its user is named, where users have to say who they are: two users' sessions of one UUID are two.
+    pub uid: Option<[u8; 32]>,
 }
 
 impl LogicalSessionId {
-    /// Parses `{id: UUID}`, an operation's `lsid`.
+    /// Nobody's session of this UUID.
+    pub const fn new(id: [u8; 16]) -> Self {
+        LogicalSessionId { id, uid: None }
+    }
+
+    /// The same of this user, if it says nobody's.
+    #[must_use]
+    pub fn or_of(self, uid: [u8; 32]) -> Self {
+        LogicalSessionId { uid: self.uid.or(Some(uid)), ..self }
+    }
+
+    /// Parses `{id: UUID}` or `{id: UUID, uid: digest}`, an operation's `lsid`.
     ///
     /// Errors: 40414 without `id`, `TypeMismatch`, `InvalidUUID`, 40415.
     pub fn parse(doc: RawDoc<'_>) -> Result<Self> {
         Self::parse_at(doc, "OperationSessionInfo.lsid")
     }
 
-    /// Parses `{id: UUID}`; `place` is the path that errors name.
+    /// Parses the same; `place` is the path that errors name.
     pub fn parse_at(doc: RawDoc<'_>, place: &str) -> Result<Self> {
-        let mut id = None;
+        let (mut id, mut uid) = (None, None);
         for field in doc {
             match (field.key(), field.value()) {
                 ("id", Value::Binary(Binary { subtype: 4, bytes })) => match <[u8; 16]>::try_from(bytes) {
@@ -38,6 +51,9 @@ impl LogicalSessionId {
                     "BSON field '{place}.id' is the wrong type '{}', expected type 'binData'",
                     other.type_name()
                 ),
+                ("uid", Value::Binary(Binary { bytes, .. })) => {
+                    uid = <[u8; 32]>::try_from(bytes).ok().filter(|uid| *uid != NOBODY);
+                }
                 ("uid" | "txnNumber" | "txnUUID" | "stmtId", _) => {}
                 (name, _) => {
                     bail!(40415, "BSON field '{place}.{name}' is an unknown field.")
@@ -45,33 +61,38 @@ impl LogicalSessionId {
             }
         }
         match id {
-            Some(id) => Ok(LogicalSessionId { id }),
+            Some(id) => Ok(LogicalSessionId { id, uid }),
             None => bail!(40414, "BSON field '{place}.id' is missing but a required field"),
         }
     }
 
-    /// `{id: UUID}`: how storage names the session.
+    /// `{id: UUID}`, with `uid` if it is somebody's: how storage and other servers name the session.
     pub fn document(&self) -> DocBuf {
-        DocBuf::build(|doc| {
-            doc.append("id", Value::Binary(Binary { subtype: 4, bytes: &self.id }));
-        })
+        DocBuf::build(|doc| self.fill(doc))
     }
 
-    /// Writes `{id: UUID, uid: digest}` as the field `key`: with the digest of nobody, as nobody has logged in.
+    fn fill<S: Sink>(&self, doc: &mut DocWriter<'_, S>) {
+        doc.append("id", Value::Binary(Binary { subtype: 4, bytes: &self.id }));
+        if let Some(uid) = &self.uid {
+            doc.append("uid", Value::Binary(Binary { subtype: 0, bytes: uid }));
+        }
+    }
+
+    /// Writes `{id: UUID, uid: digest}` as the field `key`: with the digest of nobody, if nobody has logged in.
     pub fn write_of_nobody<S: Sink>(&self, doc: &mut DocWriter<'_, S>, key: &str) {
         let mut id = doc.document(key);
         id.append("id", Value::Binary(Binary { subtype: 4, bytes: &self.id }));
-        id.append("uid", Value::Binary(Binary { subtype: 0, bytes: &NOBODY }));
+        id.append("uid", Value::Binary(Binary { subtype: 0, bytes: &self.uid.unwrap_or(NOBODY) }));
     }
 
-    /// Writes `{id: UUID}` as the field `key`.
+    /// Writes the [document](Self::document) as the field `key`.
     pub fn write<S: Sink>(&self, doc: &mut DocWriter<'_, S>, key: &str) {
-        doc.document(key).append("id", Value::Binary(Binary { subtype: 4, bytes: &self.id }));
+        self.fill(&mut doc.document(key));
     }
 }
 
-/// SHA-256 of nothing.
-const NOBODY: [u8; 32] = [
+/// By what sessions name nobody: SHA-256 of nothing.
+pub const NOBODY: [u8; 32] = [
     0xe3, 0xb0, 0xc4, 0x42, 0x98, 0xfc, 0x1c, 0x14, 0x9a, 0xfb, 0xf4, 0xc8, 0x99, 0x6f, 0xb9, 0x24, 0x27,
     0xae, 0x41, 0xe4, 0x64, 0x9b, 0x93, 0x4c, 0xa4, 0x95, 0x99, 0x1b, 0x78, 0x52, 0xb8, 0x55,
 ];
@@ -93,9 +114,9 @@ pub fn subtype_name(subtype: u8) -> &'static str {
 }
 
 impl std::fmt::Display for LogicalSessionId {
-    /// As MongoDB's messages show a session: its UUID, and the digest of nobody.
+    /// As MongoDB's messages show a session: its UUID, and the digest of its user or of nobody.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let nobody = "47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU=";
-        write!(f, "{} - {nobody} -  - ", uuid::Uuid::from_bytes(self.id))
+        let uid = sheaf_bson::json::base64(&self.uid.unwrap_or(NOBODY));
+        write!(f, "{} - {uid} -  - ", uuid::Uuid::from_bytes(self.id))
     }
 }

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use sheaf_auth::UserName;
-use sheaf_bson::{ArrayBuf, Value, doc};
+use sheaf_bson::{ArrayBuf, Binary, Value, doc};
 use sheaf_cluster::{GoOn, ReplicaSet};
 use sheaf_errors::{Code, Error, Result};
 use sheaf_front::args::Args;
@@ -20,7 +20,8 @@ const PATIENCE: Duration = Duration::from_secs(1);
 
 /// `{refreshSessions: [lsid, ...]}`: the shards are told in one message each, as far as they answer.
 pub fn refresh<'a>(args: &mut Args<'a>, op: &Operation<'a>) -> Result<Reply> {
-    let mut ids = session_list(args, "refreshSessions")?;
+    let ids = session_list(args, "refreshSessions")?;
+    let mut ids: Vec<_> = ids.into_iter().map(|id| op.request.session(id)).collect();
     args.finish()?;
     if let Some(user) = op.rights.user() {
         ids.retain(|id| !op.router.is_of_another(*id, user));
@@ -72,9 +73,9 @@ impl SessionRegistry for Router {
         self.sessions.get(id).is_some_and(|session| session.owner().is_some_and(|owner| owner != user))
     }
 
-    fn those(&self, of: &dyn Fn(Option<&UserName>) -> bool) -> Vec<LogicalSessionId> {
+    fn those(&self, of: &dyn Fn(Option<&[u8; 32]>) -> bool) -> Vec<LogicalSessionId> {
         let all = self.sessions.list();
-        all.iter().filter(|session| of(session.owner())).map(|session| session.id).collect()
+        all.iter().filter(|session| of(session.id.uid.as_ref())).map(|session| session.id).collect()
     }
 
     /// Their operations are stopped, their cursors closed; they are forgotten here and, as far as these answer, on the shards.
@@ -85,6 +86,22 @@ impl SessionRegistry for Router {
         let known: Vec<_> = ids.iter().filter_map(|id| self.sessions.get(*id)).collect();
         self.sessions.remove_unused(&known.iter().collect::<Vec<_>>());
         self.tell_sessions("endSessions", ids);
+    }
+
+    fn kill_elsewhere(&self, owners: &[[u8; 32]], check: &dyn Fn() -> Result<()>) -> Result<()> {
+        if owners.is_empty() {
+            return Ok(());
+        }
+        let patterns = ArrayBuf::build(|list| {
+            for owner in owners {
+                list.document().append("uid", Value::Binary(Binary { subtype: 0, bytes: owner }));
+            }
+        });
+        let command = doc! { "killAllSessionsByPattern": Value::Array(patterns.as_raw()) };
+        for set in self.members(check)? {
+            sheaf_cluster::run(&set, &self.clock, "admin", &command, true, check)?;
+        }
+        Ok(())
     }
 
     /// The shards end what these sessions have open there; one that does not is an error.

@@ -101,7 +101,7 @@ fn attempt<T>(
 ) -> Result<(T, ConcernErrors)> {
     let kept = op.router.own_sessions.lock().pop();
     let OwnSession { lsid, number } = kept.map_or_else(
-        || OwnSession { lsid: LogicalSessionId { id: *uuid::Uuid::new_v4().as_bytes() }, number: 0 },
+        || OwnSession { lsid: LogicalSessionId::new(*uuid::Uuid::new_v4().as_bytes()), number: 0 },
         |kept| OwnSession { number: kept.number + 1, ..kept },
     );
     let transaction = Transaction {

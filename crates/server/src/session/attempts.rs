@@ -129,7 +129,7 @@ fn end(op: &Operation<'_>, lsid: LogicalSessionId, number: i64, attempt: u128) -
 mod tests {
     use super::*;
 
-    const ID: LogicalSessionId = LogicalSessionId { id: [7; 16] };
+    const ID: LogicalSessionId = LogicalSessionId::new([7; 16]);
 
     #[test]
     fn the_last_to_ask_executes() {

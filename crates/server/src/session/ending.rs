@@ -151,9 +151,9 @@ impl SessionRegistry for Node {
         self.sessions.get(id).is_some_and(|session| session.owner().is_some_and(|owner| owner != user))
     }
 
-    fn those(&self, of: &dyn Fn(Option<&UserName>) -> bool) -> Vec<LogicalSessionId> {
+    fn those(&self, of: &dyn Fn(Option<&[u8; 32]>) -> bool) -> Vec<LogicalSessionId> {
         let all = self.sessions.list();
-        all.iter().filter(|session| of(session.owner())).map(|session| session.id).collect()
+        all.iter().filter(|session| of(session.id.uid.as_ref())).map(|session| session.id).collect()
     }
 
     /// Their operations are stopped, their transactions aborted, their cursors closed; they are forgotten.

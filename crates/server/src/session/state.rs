@@ -192,7 +192,7 @@ fn no_such(text: String, part: TxnPart) -> Error {
 mod tests {
     use super::*;
 
-    const ID: LogicalSessionId = LogicalSessionId { id: [7; 16] };
+    const ID: LogicalSessionId = LogicalSessionId::new([7; 16]);
 
     fn code(state: &mut SessionState, part: TxnPart, number: i64) -> i32 {
         state.admit(ID, part, number).map_or_else(|error| error.code().0, |()| 0)

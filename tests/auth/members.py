@@ -370,6 +370,23 @@ def a_sharded_cluster():
             assert len(list(reader.lib.books.find(session=session))) == 200
             root.admin.command("killAllSessions", [{"user": "reader", "db": "admin"}])
             fails(251, lambda: list(reader.lib.books.find(session=session)))
+        # A session is its user's on whatever router: nobody else is answered by its records, or ends its transaction.
+        root.admin.command("createUser", "only", pwd=PASSWORD, roles=[{"role": "readWrite", "db": "other"}])
+        only = connect(second, "only", PASSWORD)
+        with root.start_session() as session:
+            remove = {"query": {"_id": 1}, "remove": True, "lsid": session.session_id, "txnNumber": Int64(1)}
+            assert root.lib.command({"findAndModify": "books", **remove})["value"]["_id"] == 1
+            assert only.other.command({"findAndModify": "zz", **remove})["value"] is None
+            again = root.lib.command({"findAndModify": "books", **remove})
+            assert again["value"]["_id"] == 1 and again["retriedStmtId"] == 0, again
+        with root.start_session() as session:
+            session.start_transaction()
+            root.lib.books.update_one({"_id": 2}, {"$set": {"n": 1000}}, session=session)
+            ends = {"lsid": session.session_id, "txnNumber": Int64(1), "autocommit": False}
+            fails(251, lambda: only.admin.command({"abortTransaction": 1, **ends}))
+            only.admin.command("endSessions", [session.session_id])
+            session.commit_transaction()
+        assert root.lib.books.find_one({"_id": 2})["n"] == 1000
         root.admin.command("dropUser", "reader")
         command_fails(13, here.lib, "find", "books")
         assert [user["user"] for user in root.admin.command("usersInfo", 1)["users"]] == ["root"]

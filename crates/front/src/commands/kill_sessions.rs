@@ -90,10 +90,8 @@ impl<'a> Command<'a, Request<'a>> for KillAllSessions {
             return Ok(Reply::ok());
         }
         let owners: Vec<_> = self.users.iter().map(sheaf_auth::user_digest).collect();
-        kill(
-            op,
-            Some(&op.role.sessions().those(&|owner| owner.is_some_and(|owner| owners.contains(owner)))),
-        )?;
+        let is_one = |owner: Option<&[u8; 32]>| owner.is_some_and(|owner| owners.contains(owner));
+        kill(op, Some(&op.role.sessions().those(&is_one)))?;
         op.role.sessions().kill_elsewhere(&owners, &|| op.check_interrupt())?;
         Ok(Reply::ok())
     }

@@ -10,7 +10,7 @@ use sheaf_errors::{Code, Error, Result};
 use sheaf_front::args::Args;
 use sheaf_front::commands::session_list;
 use sheaf_front::reply::Reply;
-use sheaf_front::session::{LogicalSessionId, SessionRegistry};
+use sheaf_front::session::{LogicalSessionId, NOBODY, SessionRegistry};
 
 use crate::op::Operation;
 use crate::router::Router;
@@ -89,7 +89,9 @@ impl SessionRegistry for Router {
     }
 
     fn kill_elsewhere(&self, owners: &[[u8; 32]], check: &dyn Fn() -> Result<()>) -> Result<()> {
-        if owners.is_empty() {
+        // Nobody's sessions on shards are those of servers.
+        let mut owners = owners.iter().filter(|owner| **owner != NOBODY).peekable();
+        if owners.peek().is_none() {
             return Ok(());
         }
         let patterns = ArrayBuf::build(|list| {

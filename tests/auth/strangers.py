@@ -3,6 +3,7 @@
 import socket
 import struct
 import time
+import zlib
 
 import bson
 from common import connect, fails
@@ -59,13 +60,38 @@ def lying_lengths(server):
     ping = message({"ping": 1, "$db": "admin"})[16:]
     # Of snappy: a literal, as it is, behind its length.
     snappy = lambda data, told: varint(told) + bytes([61 << 2]) + struct.pack("<H", len(data) - 1) + data
-    for compressor, pack in [(0, lambda data, _: data), (1, snappy)]:
+    for compressor, pack in [(0, lambda data, _: data), (1, snappy), (2, lambda data, _: zlib.compress(data))]:
         for told in (0, 1, len(ping) - 1, len(ping) + 1, len(ping) + 500, 10_000, 16_000, 2**31 - 1):
             for within in (len(ping), told):
                 packed = struct.pack("<iiB", 2013, told, compressor) + pack(ping, within & 0xFFFFFFFF)
                 refuse_or_ping(server, struct.pack("<iiii", 16 + len(packed), 7, 0, 2012) + packed)
+    # What comes out of it is less than was told, or more, or nothing, or is packed again, or comes from no compressor.
+    for told, compressor, data in [
+        (10_000, 2, zlib.compress(ping[:10])), (10, 2, zlib.compress(ping + bytes(5000))), (100, 2, zlib.compress(ping)[:-4]),
+        (16_000, 2, b""), (16_000, 1, varint(16_000)), (16_000, 1, varint(16_000) + bytes([0x3E << 2 | 1, 0, 0])), (100, 3, ping), (100, 77, ping),
+    ]:
+        packed = struct.pack("<iiB", 2013, told, compressor) + data
+        refuse_or_ping(server, struct.pack("<iiii", 16 + len(packed), 7, 0, 2012) + packed)
+        again = struct.pack("<iiB", 2012, len(packed), 0) + packed
+        refuse_or_ping(server, struct.pack("<iiii", 16 + len(again), 7, 0, 2012) + again)
     for length in (0, 15, 16, 17, 20, 2**31 - 1, -1):
         refuse_or_ping(server, struct.pack("<iiii", length, 7, 0, 2013) + ping)
+    # Sequences of documents that are longer or shorter than they say, or say nothing; flags that promise more.
+    body = bson.encode({"ping": 1, "$db": "admin"})
+    for told in (-1, 0, 4, 5, 12, 13, 14, 200, 16_000, 2**31 - 1):
+        for documents in (b"", bson.encode({"a": 1}), struct.pack("<i", 500) + b"\0"):
+            section = b"\1" + struct.pack("<i", told) + b"documents\0" + documents
+            for flags in (0, 1, 2, 1 << 16):
+                sent = struct.pack("<I", flags) + b"\0" + body + section
+                refuse_or_ping(server, struct.pack("<iiii", 16 + len(sent), 7, 0, 2013) + sent)
+    # Values within documents, in both protocols of requests.
+    for inner in (b"\x02a\0" + struct.pack("<i", 5000) + b"x\0", b"\x02a\0" + struct.pack("<i", -1) + b"x\0", b"\x03a\0" + struct.pack("<i", 9000) + b"\0",
+                  b"\x05a\0" + struct.pack("<i", 7000) + b"\0x", b"\x0fa\0" + struct.pack("<ii", 8000, 6000) + b"x\0", b"\x0ba\0no end", b"a"):
+        elements = bson.encode({"ping": 1, "$db": "admin"})[4:-1] + inner
+        for told in (len(elements) + 5, len(elements) + 5000, 5):
+            lie = struct.pack("<i", told) + elements + b"\0"
+            for op, sent in [(2013, struct.pack("<I", 0) + b"\0" + lie), (2004, struct.pack("<i", 0) + b"admin.$cmd\0" + struct.pack("<ii", 0, -1) + lie)]:
+                refuse_or_ping(server, struct.pack("<iiii", 16 + len(sent), 7, 0, op) + sent)
     # Documents and sections that say that they are longer than the message.
     for change in (5, 6):
         for value in (0, 1, 255):

@@ -8,6 +8,7 @@ import pymongo
 from bson import Binary, Int64, encode
 from bson.raw_bson import RawBSONDocument
 from common import command_fails, connect, fails
+from scram import Wire
 from sheaf_process import Server
 
 PASSWORD = "pencil-7731"
@@ -58,14 +59,14 @@ def fields_that_stand_twice(server):
 
 def fields_of_routers(server):
     """Only servers say for whose retryable write they act."""
-    writer, other = connect(server, "writer", PASSWORD), connect(server, "other", PASSWORD)
-    with writer.start_session() as session, other.start_session() as own:
-        lsid = session.session_id
-        writer.lib.command("findAndModify", "mine", query={"_id": 0}, remove=True, lsid=lsid, txnNumber=Int64(1))
-        remove = {"findAndModify": "mine", "query": {"_id": 1000}, "remove": True, "lsid": own.session_id, "txnNumber": Int64(1)}
+    lsid, own = ({"id": Binary(os.urandom(16), 4)} for _ in range(2))
+    with Wire(server, "writer", PASSWORD) as writer, Wire(server, "other", PASSWORD) as other:
+        remove = {"findAndModify": "mine", "query": {"_id": 0}, "remove": True, "txnNumber": Int64(1), "$db": "lib"}
+        assert writer.call({**remove, "lsid": lsid})["value"] == {"_id": 0}
+        remove = {**remove, "query": {"_id": 1000}, "lsid": own}
         acting = {"retryOf": {"lsid": lsid, "txnNumber": Int64(1)}, "startTransaction": True, "autocommit": False}
-        fails(13, lambda: other.lib.command({**remove, **acting}))
-        fails(13, lambda: other.lib.command({**remove, "retryAttempt": {"n": b"0" * 16, "asks": True}}))
+        assert other.call({**remove, **acting})["code"] == 13
+        assert other.call({**remove, "retryAttempt": {"n": b"0" * 16, "asks": True}})["code"] == 13
 
 
 def collections_without_which_nobody_logs_in(server):
@@ -149,19 +150,20 @@ def sessions_after_a_restart():
     """A session's number is its user's: nobody else is answered by its records, or takes it, also when the server has forgotten who came first."""
     with Server(args=["--auth"]) as server:
         users(server)
-        with connect(server, "writer", PASSWORD) as writer, writer.start_session() as session:
-            lsid = session.session_id
-            remove = {"findAndModify": "mine", "query": {"_id": 0}, "remove": True, "lsid": lsid, "txnNumber": Int64(1)}
-            assert writer.lib.command(remove)["value"] == {"_id": 0}
+        lsid = {"id": Binary(os.urandom(16), 4)}
+        remove = {"findAndModify": "mine", "query": {"_id": 0}, "remove": True, "lsid": lsid, "txnNumber": Int64(1), "$db": "lib"}
+        with Wire(server, "writer", PASSWORD) as writer:
+            assert writer.call(remove)["value"] == {"_id": 0}
         server.stop()
         server.start()
-        with connect(server, "other", PASSWORD) as other, connect(server, "writer", PASSWORD) as writer:
-            assert other.lib.command(remove)["value"] is None
-            assert writer.lib.command(remove)["value"] == {"_id": 0}
-            uid = hashlib.sha256(b"writer@admin").digest()
-            fails(13, lambda: other.lib.command({**remove, "lsid": {**lsid, "uid": Binary(uid)}}), words="set user digest")
+        with Wire(server, "other", PASSWORD) as other, Wire(server, "writer", PASSWORD) as writer:
+            assert other.call(remove)["value"] is None
+            again = writer.call(remove)
+            assert again["value"] == {"_id": 0} and again["retriedStmtId"] == 0, again
+            named = {**remove, "lsid": {**lsid, "uid": Binary(hashlib.sha256(b"writer@admin").digest())}}
+            assert other.call(named)["code"] == 13
             # One's own may be named.
-            assert writer.lib.command({**remove, "lsid": {**lsid, "uid": Binary(uid)}})["value"] == {"_id": 0}
+            assert writer.call(named)["value"] == {"_id": 0}
 
 
 def one_first_user():

@@ -1,6 +1,7 @@
 """How members of a set and of a cluster prove to each other and to clients that they belong together."""
 
 import contextlib
+import os
 import pathlib
 import shutil
 import socket
@@ -11,9 +12,10 @@ import time
 
 import pymongo
 import strangers
-from bson import Int64, Timestamp
+from bson import Binary, Int64, Timestamp
 from common import command_fails, connect, fails
 from pymongo.errors import OperationFailure, PyMongoError
+from scram import Wire
 from sheaf_process import Server, find_binary, free_port
 
 KEY = "bXkgZGVwbG95bWVudCdzIGtleQ=="
@@ -372,21 +374,22 @@ def a_sharded_cluster():
             fails(251, lambda: list(reader.lib.books.find(session=session)))
         # A session is its user's on whatever router: nobody else is answered by its records, or ends its transaction.
         root.admin.command("createUser", "only", pwd=PASSWORD, roles=[{"role": "readWrite", "db": "other"}])
-        only = connect(second, "only", PASSWORD)
-        with root.start_session() as session:
-            remove = {"query": {"_id": 1}, "remove": True, "lsid": session.session_id, "txnNumber": Int64(1)}
-            assert root.lib.command({"findAndModify": "books", **remove})["value"]["_id"] == 1
-            assert only.other.command({"findAndModify": "zz", **remove})["value"] is None
-            again = root.lib.command({"findAndModify": "books", **remove})
+        lsid = {"lsid": {"id": Binary(os.urandom(16), 4)}}
+        remove = {"query": {"_id": 1}, "remove": True, "txnNumber": Int64(1), **lsid}
+        with Wire(first, "root", PASSWORD) as mine, Wire(second, "only", PASSWORD) as only:
+            books = {"findAndModify": "books", **remove, "$db": "lib"}
+            assert mine.call(books)["value"]["_id"] == 1
+            assert only.call({"findAndModify": "zz", **remove, "$db": "other"})["value"] is None
+            again = mine.call(books)
             assert again["value"]["_id"] == 1 and again["retriedStmtId"] == 0, again
-        with root.start_session() as session:
-            session.start_transaction()
-            root.lib.books.update_one({"_id": 2}, {"$set": {"n": 1000}}, session=session)
-            ends = {"lsid": session.session_id, "txnNumber": Int64(1), "autocommit": False}
-            fails(251, lambda: only.admin.command({"abortTransaction": 1, **ends}))
-            only.admin.command("endSessions", [session.session_id])
-            session.commit_transaction()
+            part = {"txnNumber": Int64(2), "autocommit": False, **lsid}
+            update = {"update": "books", "updates": [{"q": {"_id": 2}, "u": {"$set": {"n": 1000}}}], "$db": "lib"}
+            assert mine.call({**update, "startTransaction": True, **part})["n"] == 1
+            assert only.call({"abortTransaction": 1, **part, "$db": "admin"})["code"] == 251
+            assert only.call({"endSessions": [lsid["lsid"]], "$db": "admin"})["ok"] == 1
+            assert mine.call({"commitTransaction": 1, **part, "$db": "admin"})["ok"] == 1
         assert root.lib.books.find_one({"_id": 2})["n"] == 1000
+        root.admin.command("dropUser", "only")
         root.admin.command("dropUser", "reader")
         command_fails(13, here.lib, "find", "books")
         assert [user["user"] for user in root.admin.command("usersInfo", 1)["users"]] == ["root"]

@@ -4,6 +4,8 @@ import base64
 import hashlib
 import hmac
 import secrets
+import socket
+import struct
 
 
 class Login:
@@ -40,3 +42,34 @@ class Login:
         done = wire.call({"saslContinue": 1, "conversationId": begun["conversationId"], "payload": f"{final},p={proof}".encode(),
                           "$db": "admin"})
         assert done["done"], done
+
+
+class Wire:
+    """A connection on which commands go as they are: drivers put sessions and times of their own into them."""
+
+    def __init__(self, server, user, password):
+        self.socket = socket.create_connection(("127.0.0.1", server.port), 60)
+        Login("SCRAM-SHA-256", user, password)(self)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.socket.close()
+
+    def call(self, command):
+        """The reply, whatever it says."""
+        import bson
+
+        body = b"\0\0\0\0\0" + bson.encode(command)
+        self.socket.sendall(struct.pack("<iiii", len(body) + 16, 1, 0, 2013) + body)
+        (length,) = struct.unpack("<i", self.read(4))
+        return bson.decode(self.read(length - 4)[17:])
+
+    def read(self, count):
+        data = b""
+        while len(data) < count:
+            more = self.socket.recv(count - len(data))
+            assert more, "the server has closed the connection"
+            data += more
+        return data

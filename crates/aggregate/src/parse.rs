@@ -72,6 +72,10 @@ pub(crate) fn pipeline(stages: RawDoc<'_>, cx: &mut StageCx<'_>) -> Result<Pipel
     check_text_score(&pipeline.stages)?;
     sort_key::attach(&mut pipeline.stages);
     optimize::optimize(&mut pipeline.stages);
+    // A view's definition may have it anywhere: what a query makes of it decides.
+    if cx.place != Place::View {
+        check_geo_near(&pipeline.stages)?;
+    }
     pipeline.check_order();
     Ok(pipeline)
 }
@@ -88,7 +92,7 @@ fn add(
 ) -> Result<()> {
     let parsed = entry.parse(spec.iter().next().map_or(Value::Missing, |field| field.value()), cx)?;
     if (!first || cx.in_facet) && parsed.iter().any(has_text) {
-        bail!(17313, "$match with $text is only allowed as the first pipeline stage");
+        return Err(text_not_first());
     }
     pipeline.own_source |= first && matches!(entry.position, StagePosition::First);
     pipeline.stages.extend(parsed.iter().cloned());
@@ -118,6 +122,10 @@ fn add_long(
     Ok(())
 }
 
+fn text_not_first() -> Error {
+    Error::location(17313, "$match with $text is only allowed as the first pipeline stage")
+}
+
 fn not_leading(name: &str) -> Error {
     Error::location(10170100, format!("{name} is only valid as the first stage in a pipeline"))
 }
@@ -138,6 +146,22 @@ fn check_text_score(stages: &[SharedStage]) -> Result<()> {
     stages.iter().for_each(|stage| _ = stage.dependencies(&mut deps));
     if deps.metadata.contains("textScore") {
         bail!(40218, "query requires text score metadata, but it is not available");
+    }
+    Ok(())
+}
+
+/// Distances come from an index: `$geoNear` is the first stage in the end. On buckets it is not known before it runs.
+///
+/// Errors: 40603.
+fn check_geo_near(stages: &[SharedStage]) -> Result<()> {
+    let unpacked = stages.first().is_some_and(|first| first.name() == "$_internalUnpackBucket");
+    let is_near = |stage: &SharedStage| matches!(stage.shape(), Shape::GeoNear(_));
+    if !unpacked && stages.iter().skip(1).any(is_near) {
+        bail!(
+            40603,
+            "$geoNear was not the first stage in the pipeline after optimization. Is optimization disabled or \
+             inhibited?"
+        );
     }
     Ok(())
 }
@@ -208,7 +232,7 @@ fn check_position(entry: &StageEntry, at: usize, count: usize, cx: &StageCx<'_>)
         bail!(40600, "{name} is not allowed to be used within a $facet stage");
     }
     match entry.position {
-        StagePosition::First | StagePosition::Head if at != 0 => {
+        StagePosition::First if at != 0 => {
             Err(Error::location(40602, format!("{name} is only valid as the first stage in a pipeline")))
         }
         StagePosition::Leading if at != 0 => Err(not_leading(name)),
@@ -222,9 +246,12 @@ fn check_position(entry: &StageEntry, at: usize, count: usize, cx: &StageCx<'_>)
 impl Pipeline {
     /// This view's pipeline followed by another: what a query on the view runs.
     ///
-    /// Errors: 7749501 if that is too long.
+    /// Errors: 7749501 if that is too long; 17313 and 40603 for what has to come first.
     pub fn followed_by(&self, rest: &Pipeline) -> Result<Pipeline> {
         check_length(self.given.len() + rest.given.len())?;
+        if !self.given.is_empty() && rest.given.iter().any(|given| given.stages.iter().any(has_text)) {
+            return Err(text_not_first());
+        }
         let mut joined = Pipeline {
             stages: self.stages.iter().chain(&rest.stages).cloned().collect(),
             given: self.given.iter().chain(&rest.given).cloned().collect(),
@@ -235,6 +262,7 @@ impl Pipeline {
             collator: rest.collator.clone(),
         };
         optimize::optimize(&mut joined.stages);
+        check_geo_near(&joined.stages)?;
         joined.check_order();
         Ok(joined)
     }

@@ -78,8 +78,6 @@ pub enum StagePosition {
     Any,
     /// Only first: it makes documents of its own.
     First,
-    /// Only first: it says how the collection is read.
-    Head,
     /// Only first, with an error of its own: it is short for stages that say how the collection is read.
     Leading,
     /// Only last: it writes.
@@ -221,11 +219,6 @@ impl StageEntry {
     /// It begins with stages that say how the collection is read.
     pub(crate) const fn leading(self) -> Self {
         StageEntry { position: StagePosition::Leading, ..self }
-    }
-
-    /// It says how the collection is read.
-    pub(crate) const fn head(self) -> Self {
-        StageEntry { position: StagePosition::Head, in_facet: false, ..self }
     }
 
     /// It writes.

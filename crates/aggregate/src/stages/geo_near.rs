@@ -18,7 +18,7 @@ use crate::stage::{Halves, Needs, Reads, Shape, SharedStage, Split, Stage, Stage
 
 /// `$geoNear`.
 pub(crate) const GEO_NEAR: StageEntry =
-    StageEntry::new("$geoNear", parse, Split::Both, Needs::Nothing).head();
+    StageEntry::new("$geoNear", parse, Split::Both, Needs::Nothing).not_in_facet();
 
 /// A parsed `$geoNear`.
 #[derive(Debug)]

@@ -116,17 +116,24 @@ fn storage_scale(spec: RawDoc<'_>) -> Result<i64> {
     }
 }
 
+/// What a view that adds nothing stands on; what another adds would stand before the stage.
+///
+/// Errors: 40602.
+fn behind_view(collection: &Collection, namespace: &Namespace, stage: &str) -> Result<Option<Namespace>> {
+    let Some((under, stages)) = &collection.view else { return Ok(None) };
+    if !stages.as_raw().is_empty() {
+        bail!(40602, "{stage} is only valid as the first stage in a pipeline");
+    }
+    Ok(Some(Namespace::new(namespace.database.clone(), under.clone())))
+}
+
 /// One document for each plan that is remembered.
 pub fn plan_cache_stats(db: &Db, namespace: &Namespace) -> Result<Vec<DocBuf>> {
     let Some(collection) = db.collection(namespace) else {
         bail!(50933, "collection '{namespace}' does not exist");
     };
-    // What a view adds stands before the stage.
-    if let Some((under, stages)) = &collection.view {
-        if !stages.as_raw().is_empty() {
-            bail!(40602, "$planCacheStats is only valid as the first stage in a pipeline");
-        }
-        return plan_cache_stats(db, &Namespace::new(namespace.database.clone(), under.clone()));
+    if let Some(under) = behind_view(&collection, namespace, "$planCacheStats")? {
+        return plan_cache_stats(db, &under);
     }
     let view = db.view();
     let shown = view.plans().shown(collection.uuid, view.catalog().version());
@@ -201,8 +208,8 @@ pub fn index_stats(db: &Db, namespace: &Namespace) -> Result<Vec<DocBuf>> {
         Some(buckets) => (buckets, TimeseriesOptions::of_catalog(shown.options.as_raw())),
         None => (shown, None),
     };
-    if collection.is_view() {
-        bail!(Code::COMMAND_NOT_SUPPORTED_ON_VIEW, "Namespace {namespace} is a view, not a collection");
+    if let Some(under) = behind_view(&collection, namespace, "$indexStats")? {
+        return index_stats(db, &under);
     }
     let one = |index: &Arc<sheaf_storage::Index>| {
         // Of a time-series collection as its users have named it; the order of buckets is none of its indexes.

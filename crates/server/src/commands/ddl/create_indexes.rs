@@ -1,7 +1,6 @@
 //! `createIndexes`.
 
 use std::cell::{Cell, RefCell};
-use std::sync::Arc;
 
 use sheaf_bson::{DocBuf, RawDoc, Value};
 use sheaf_errors::{Code, Result, bail};

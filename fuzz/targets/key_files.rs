@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::OnceLock;
 
 use libfuzzer_sys::fuzz_target;
-use sheaf_auth::{Keys, certificate_end, certificate_subject};
+use sheaf_auth::{Keys, certificate_subject, certificate_validity};
 use sheaf_bson::{MAX_DEPTH, doc, validate};
 
 fuzz_target!(|data: &[u8]| {
@@ -15,7 +15,7 @@ fuzz_target!(|data: &[u8]| {
         let kept = doc! { "user": subject.as_str() };
         assert!(validate(kept.as_bytes(), MAX_DEPTH).is_ok());
     }
-    let _ = certificate_end(data);
+    let _ = certificate_validity(data);
     if let Ok(text) = std::str::from_utf8(data) {
         key_file(text);
     }

@@ -4,12 +4,14 @@ import contextlib
 import pathlib
 import socket
 import ssl
+import subprocess
 import time
 
 import pymongo
-from common import connect
+from common import command_fails, connect
 from members import Keys, wait_for
 from pymongo.errors import PyMongoError
+from sheaf_process import find_binary
 from tls import Certificates, TlsServer, by_tls, unreachable
 
 
@@ -36,13 +38,11 @@ def certificates_that_are_not_believed():
                 assert client.admin.command("serverStatus")["security"]["SSLServerSubjectName"] == "CN=localhost,OU=servers,O=Sheaf,C=SE"
             log = server.log_path.read_text()
             assert "UnknownIssuer" in log and "expired" in log.lower(), log[-3000:]
-        # A server whose own certificate ends soon, or has ended, says so; clients decide.
+        # A server whose own certificate ends soon says so; with one that has ended it does not start.
         with TlsServer(args=[*certificates.flags("requireTLS"), "--setParameter", "tlsX509ExpirationWarningThresholdDays=40"]) as server:
             told(server, "Server certificate will expire soon")
         certificates.server = old
-        with TlsServer(args=certificates.flags("requireTLS")) as server:
-            told(server, "It has expired")
-            assert unreachable(hurried(server, tls=True, tlsCAFile=certificates.ca, tlsCertificateKeyFile=certificates.ann))
+        does_not_start(certificates.flags("requireTLS"), "The provided SSL certificate is expired or not yet valid")
         # Any certificate is taken, and names nobody.
         certificates.server = certificates.signed("server", "/O=Sheaf/OU=servers/CN=localhost")
         with TlsServer(args=certificates.flags("requireTLS", "--auth", "--tlsAllowInvalidCertificates")) as server:
@@ -61,6 +61,51 @@ def certificates_that_are_not_believed():
         certificates.server = elsewhere
         for more, works in [((), False), (("--tlsAllowInvalidHostnames",), True)]:
             assert set_comes_up(certificates, more) == works, more
+
+
+def does_not_start(flags, words):
+    done = subprocess.run([find_binary(), "server", *flags], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2 and words in done.stderr, (flags, done)
+
+
+def files_that_are_wrong():
+    """A list of revocations that is none, a certificate that has ended: neither at the start nor by rotateCertificates."""
+    with Certificates() as certificates:
+        folder = certificates.folder
+        (folder / "index.txt").write_text("")
+        (folder / "ca.cnf").write_text("[ca]\ndefault_ca=own\n[own]\ndatabase=index.txt\ndefault_md=sha256\n"
+            "crl_extensions=more\n[more]\nauthorityKeyIdentifier=keyid\n")
+        ca = ("ca", "-config", "ca.cnf", "-cert", "ca.pem", "-keyfile", "ca.key")
+        certificates.openssl(*ca, "-revoke", "bob.crt")
+        certificates.openssl(*ca, "-gencrl", "-crldays", "30", "-out", "crl.pem")
+        lists, good = folder / "crl.pem", (folder / "crl.pem").read_text()
+        own, before = pathlib.Path(certificates.server), pathlib.Path(certificates.server).read_text()
+        ended = pathlib.Path(certificates.signed("old", "/C=SE/O=Sheaf/OU=servers/CN=localhost", days="0")).read_text()
+        flags = certificates.flags("requireTLS", "--tlsCRLFile", str(lists))
+        for none in ("", "hello", pathlib.Path(certificates.ca).read_text()):
+            lists.write_text(none)
+            does_not_start(flags, "crl.pem has no list of revocations")
+        lists.write_text("-----BEGIN X509 CRL-----\nMAA=\n-----END X509 CRL-----\n")
+        does_not_start(flags, "crl.pem: ")
+        lists.write_text(good)
+        time.sleep(1.5)
+        with TlsServer(args=flags) as server:
+            bob = {"tls": True, "tlsCAFile": certificates.ca, "tlsCertificateKeyFile": certificates.bob}
+            assert unreachable(hurried(server, **bob))
+            with by_tls(server, certificates, "ann") as client:
+                for path, wrong, right in ((lists, "", good), (own, ended, before)):
+                    path.write_text(wrong)
+                    command_fails(140, client.admin, "rotateCertificates")
+                    path.write_text(right)
+            assert "CN=soon" not in server.log_path.read_text()
+            # What was read before holds on.
+            assert unreachable(hurried(server, **bob))
+            with by_tls(server, certificates, "ann") as client:
+                assert client.admin.command("rotateCertificates")["ok"] == 1
+        # The certificate for other servers is watched, too.
+        soon = certificates.signed("soon", "/C=SE/O=Sheaf/OU=servers/CN=soon", days="10")
+        with TlsServer(args=[*flags, "--tlsClusterFile", soon, "--setParameter", "tlsX509ExpirationWarningThresholdDays=20"]) as server:
+            told(server, '"certSubject":"CN=soon,')
 
 
 def told(server, words):
@@ -190,6 +235,7 @@ def many_handshakes():
 
 CHECKS = {
     "TLS certificates": certificates_that_are_not_believed,
+    "TLS files": files_that_are_wrong,
     "TLS bytes": bytes_that_are_none,
     "TLS handshakes": many_handshakes,
 }

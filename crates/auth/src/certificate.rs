@@ -44,11 +44,16 @@ fn behind_issuer(der: &[u8]) -> Option<&[u8]> {
     Some(signed)
 }
 
-/// Until when a certificate in DER holds, in seconds since the epoch; `None` for what is no certificate.
-pub fn end(der: &[u8]) -> Option<i64> {
+/// From when and until when a certificate in DER holds, in seconds since the epoch; `None` for what is no certificate.
+pub fn validity(der: &[u8]) -> Option<(i64, i64)> {
     let (validity, _) = take_as(behind_issuer(der)?, SEQUENCE)?;
-    let (_, _, end) = take(validity)?;
-    let (tag, text, _) = take(end)?;
+    let (tag, begin, rest) = take(validity)?;
+    let begin = time(tag, begin)?;
+    let (tag, end, _) = take(rest)?;
+    Some((begin, time(tag, end)?))
+}
+
+fn time(tag: u8, text: &[u8]) -> Option<i64> {
     let text = std::str::from_utf8(text).ok().filter(|text| text.is_ascii())?;
     let (year, rest) = match tag {
         UTC_TIME => {
@@ -219,7 +224,7 @@ mod tests {
             attribute(&[0x55, 4, 3], 0x0c, "zo\u{eb}\n".as_bytes()),
             attribute(&[0x2a, 3], 0x04, b"\x01\xff"),
         ]);
-        assert_eq!(end(&der), Some(1_804_136_767));
+        assert_eq!(validity(&der), Some((1_577_836_800, 1_804_136_767)));
         assert_eq!(subject(&der).unwrap(), "1.2.3=#040201FF,CN=zo\u{eb}\\0A,OU=a\\+b+O=\\ x\\,y\\ ,C=US");
     }
 
@@ -233,7 +238,7 @@ mod tests {
         for at in 0..der.len() {
             let mut broken = der.clone();
             broken[at] ^= 0x40;
-            let _ = (subject(&broken), end(&broken));
+            let _ = (subject(&broken), validity(&broken));
         }
     }
 }

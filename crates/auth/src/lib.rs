@@ -30,7 +30,7 @@ mod scram;
 
 pub use account::{Account, UserDocument, user_digest};
 pub use action::{Action, ActionSet};
-pub use certificate::{end as certificate_end, subject as certificate_subject};
+pub use certificate::{subject as certificate_subject, validity as certificate_validity};
 pub use cluster_name::{ClusterAuthMode, ClusterName};
 pub use held::Held;
 pub use keys::{Keys, MEMBER_USER};

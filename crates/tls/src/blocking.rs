@@ -28,7 +28,38 @@ pub(crate) fn broken(error: rustls::Error) -> io::Error {
         }
         _ => io::ErrorKind::InvalidData,
     };
-    io::Error::new(kind, error)
+    match explained(&error) {
+        Some(words) => io::Error::new(kind, format!("{error} ({words})")),
+        None => io::Error::new(kind, error),
+    }
+}
+
+/// What is to be done about it, where the error's own words are for who knows the protocol.
+fn explained(error: &rustls::Error) -> Option<&'static str> {
+    use rustls::{CertificateError, Error};
+    let Error::InvalidCertificate(why) = error else {
+        return match error {
+            Error::PeerIncompatible(_) => {
+                Some("the other side does not speak TLS 1.2 or 1.3 as it is asked to here")
+            }
+            Error::NoCertificatesPresented => Some("the other side has to show a certificate"),
+            _ => None,
+        };
+    };
+    match why {
+        CertificateError::UnknownIssuer => Some("none of the authorities that are known here has signed it"),
+        CertificateError::UnknownRevocationStatus => {
+            Some("the file of revocations has no list of the authority that has signed it")
+        }
+        CertificateError::ExpiredRevocationList | CertificateError::ExpiredRevocationListContext { .. } => {
+            Some("the list of revocations of its authority is out of date")
+        }
+        CertificateError::InvalidPurpose => Some("its extendedKeyUsage is for something else"),
+        CertificateError::Other(other) if format!("{other:?}").contains("UnsupportedCertVersion") => Some(
+            "it is of X.509 version 1, and version 3 is needed: openssl x509 -req makes one with -extfile",
+        ),
+        _ => None,
+    }
 }
 
 impl Blocking {

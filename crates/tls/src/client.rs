@@ -108,9 +108,8 @@ fn read(options: &ClientOptions) -> Result<ClientConfig, String> {
                     .only_check_end_entity_revocation()
                     .enforce_revocation_expiration();
             }
-            Some(strict.build().map_err(|error| match &options.ca_file {
-                Some(path) => format!("{}: {error}", path.display()),
-                None => "TLS needs to know who signs certificates: tlsCAFile is missing".to_owned(),
+            Some(strict.build().map_err(|error| {
+                files::unusable(&error, options.ca_file.as_deref(), options.crl_file.as_deref())
             })?)
         }
     };
@@ -123,7 +122,7 @@ fn read(options: &ClientOptions) -> Result<ClientConfig, String> {
         .with_custom_certificate_verifier(Arc::new(verifier));
     let Some(identity) = &options.identity else { return Ok(config.with_no_client_auth()) };
     let (certificates, key) = files::identity(identity)?;
-    let failed = |error: rustls::Error| format!("{}: {error}", identity.file.display());
+    let failed = |error: rustls::Error| files::unfit(&error, identity);
     config.with_client_auth_cert(certificates, key).map_err(failed)
 }
 

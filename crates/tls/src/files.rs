@@ -4,8 +4,9 @@ use std::path::{Path, PathBuf};
 
 use pkcs8::EncryptedPrivateKeyInfoRef;
 use pkcs8::der::SecretDocument;
-use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer, PrivatePkcs8KeyDer};
+use rustls::server::VerifierBuilderError;
 use rustls::{RootCertStore, SupportedProtocolVersion};
 
 use crate::options::Identity;
@@ -49,7 +50,35 @@ pub fn revocations(path: &Path) -> Result<Vec<CertificateRevocationListDer<'stat
     let failed = |error| format!("cannot read revocations of {}: {error}", shown(path));
     let lists: Result<Vec<_>, _> =
         CertificateRevocationListDer::pem_file_iter(path).map_err(failed)?.collect();
-    lists.map_err(failed)
+    match lists.map_err(failed)? {
+        // Without any list nothing would be looked up, and whoever was revoked would be taken.
+        none if none.is_empty() => Err(format!("{} has no list of revocations", shown(path))),
+        some => Ok(some),
+    }
+}
+
+/// What is said where an identity cannot be used.
+pub fn unfit(error: &rustls::Error, of: &Identity) -> String {
+    let file = shown(&of.file);
+    match error {
+        rustls::Error::InconsistentKeys(_) => format!("the key in {file} is not that of its certificate"),
+        error => format!("{file}: {error}"),
+    }
+}
+
+/// What is said where certificates cannot be looked at by these authorities and these lists.
+pub fn unusable(error: &VerifierBuilderError, authorities: Option<&Path>, lists: Option<&Path>) -> String {
+    match (error, authorities, lists) {
+        (VerifierBuilderError::InvalidCrl(_), _, Some(path)) | (_, Some(path), _) => {
+            let what = if let VerifierBuilderError::InvalidCrl(_) = error {
+                " (a list of version 2 is needed)"
+            } else {
+                ""
+            };
+            format!("{}: {error}{what}", shown(path))
+        }
+        _ => "TLS needs to know who signs certificates: tlsCAFile is missing".to_owned(),
+    }
 }
 
 /// The beginning and the end of a key that a password protects.
@@ -70,8 +99,10 @@ fn key(of: &Identity) -> Result<PrivateKeyDer<'static>, String> {
         ));
     }
     let Some(begin) = text.find(ENCRYPTED.0) else {
-        return PrivateKeyDer::from_pem_slice(text.as_bytes())
-            .map_err(|error| format!("cannot read the key of {file}: {error}"));
+        return PrivateKeyDer::from_pem_slice(text.as_bytes()).map_err(|error| match error {
+            pem::Error::NoItemsFound => format!("cannot read the key of {file}: there is none in it"),
+            error => format!("cannot read the key of {file}: {error}"),
+        });
     };
     let Some(password) = &of.password else {
         return Err(format!("the key in {file} is encrypted, and no password is given"));
@@ -105,6 +136,19 @@ pub fn versions(disabled: &[String]) -> Result<Vec<&'static SupportedProtocolVer
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_file_without_a_list_of_revocations_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("crl.pem");
+        let certificate = "-----BEGIN CERTIFICATE-----\nMAA=\n-----END CERTIFICATE-----\n";
+        for text in ["", "hello", certificate] {
+            std::fs::write(&path, text).unwrap();
+            assert!(revocations(&path).unwrap_err().contains("has no list of revocations"), "{text}");
+        }
+        std::fs::write(&path, "-----BEGIN X509 CRL-----\nMAA=\n-----END X509 CRL-----\n").unwrap();
+        assert_eq!(revocations(&path).unwrap().len(), 1);
+    }
 
     #[test]
     fn versions_that_are_disabled_are_not_spoken() {

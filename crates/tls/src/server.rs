@@ -30,6 +30,8 @@ struct Read {
     /// Who looks at clients' certificates, where any is taken.
     strict: Arc<dyn ClientCertVerifier>,
     own: Certified,
+    /// The certificate that other servers are shown, if it is another one.
+    shown: Option<Certified>,
     /// What members' subjects have.
     members: Vec<ClusterName>,
 }
@@ -39,8 +41,17 @@ struct Read {
 pub struct Certified {
     /// Whom it names.
     pub subject: String,
+    /// From when on it holds, in seconds since the epoch.
+    pub from: i64,
     /// Until when it holds, in seconds since the epoch.
     pub until: i64,
+}
+
+impl Certified {
+    fn holds_at(&self, time: UnixTime) -> bool {
+        let now = i64::try_from(time.as_secs()).unwrap_or(i64::MAX);
+        (self.from..=self.until).contains(&now)
+    }
 }
 
 const MODES: [TlsMode; 3] = [TlsMode::Allow, TlsMode::Prefer, TlsMode::Require];
@@ -81,6 +92,12 @@ impl Tls {
     /// What the server's certificate says.
     pub fn own(&self) -> Certified {
         self.read.read().own.clone()
+    }
+
+    /// What the certificates of this server say: its own, and the one that it shows to other servers if that is another one.
+    pub fn all_own(&self) -> Vec<Certified> {
+        let read = self.read.read();
+        std::iter::once(&read.own).chain(&read.shown).cloned().collect()
     }
 
     /// Whether these certificates are a member's of this deployment.
@@ -136,14 +153,23 @@ fn read(options: &TlsOptions) -> Result<Read, String> {
     if options.without_certificates {
         verifier = verifier.allow_unauthenticated();
     }
-    let strict = verifier.build().map_err(|error| format!("{}: {error}", ca_file.display()))?;
+    let strict = verifier
+        .build()
+        .map_err(|error| files::unusable(&error, Some(ca_file), options.crl_file.as_deref()))?;
     let verifier = match options.invalid_certificates {
         true => Arc::new(AnyClient(strict.clone())),
         false => strict.clone(),
     };
-    let failed = |error: rustls::Error| format!("{}: {error}", options.identity.file.display());
+    let failed = |error: rustls::Error| files::unfit(&error, &options.identity);
     let (certificates, key) = files::identity(&options.identity)?;
     let own = certified(&certificates[0]);
+    if !own.holds_at(UnixTime::now()) {
+        // Nobody could connect who looks at it, the one who would put it right included.
+        return Err(format!(
+            "{}: The provided SSL certificate is expired or not yet valid.",
+            options.identity.file.display()
+        ));
+    }
     let mut config = ServerConfig::builder_with_provider(provider)
         .with_protocol_versions(&files::versions(&options.disabled_protocols)?)
         .map_err(failed)?
@@ -153,7 +179,11 @@ fn read(options: &TlsOptions) -> Result<Read, String> {
     // Who comes again proves nothing anew: one round trip.
     config.ticketer = rustls::crypto::ring::Ticketer::new().map_err(failed)?;
     let members = members(options, &own.subject)?;
-    Ok(Read { config: Arc::new(config), strict, own, members })
+    let shown = match &options.cluster_identity {
+        Some(identity) => Some(certified(&files::identity(identity)?.0[0])),
+        None => None,
+    };
+    Ok(Read { config: Arc::new(config), strict, own, shown, members })
 }
 
 /// What members' subjects have, of which this server's is one.
@@ -174,5 +204,20 @@ fn members(options: &TlsOptions, own: &str) -> Result<Vec<ClusterName>, String> 
 
 fn certified(certificate: &CertificateDer<'_>) -> Certified {
     let subject = sheaf_auth::certificate_subject(certificate).unwrap_or_default();
-    Certified { subject, until: sheaf_auth::certificate_end(certificate).unwrap_or(i64::MAX) }
+    let (from, until) = sheaf_auth::certificate_validity(certificate).unwrap_or((i64::MIN, i64::MAX));
+    Certified { subject, from, until }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_certificate_holds_between_its_ends() {
+        let own = Certified { subject: String::new(), from: 100, until: 200 };
+        for (second, holds) in [(99, false), (100, true), (200, true), (201, false)] {
+            let time = UnixTime::since_unix_epoch(std::time::Duration::from_secs(second));
+            assert_eq!(own.holds_at(time), holds, "{second}");
+        }
+    }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use sheaf_auth::ClusterAuthMode;
 use sheaf_bson::{Value, doc};
 use sheaf_errors::{Code, Result, bail};
-use sheaf_tls::TlsMode;
+use sheaf_tls::{Certified, TlsMode};
 
 use crate::front::Front;
 use crate::status::Doc;
@@ -107,12 +107,18 @@ pub(crate) async fn watch_certificate(front: Arc<Front>) {
 
 /// Tells of a certificate that ends soon, or has ended.
 pub(crate) fn warn_of_end(front: &Front) {
-    let Some(tls) = &front.tls else { return };
-    let own = tls.own();
+    for own in front.tls.iter().flat_map(|tls| tls.all_own()) {
+        warn_of_end_of(front, &own);
+    }
+}
+
+fn warn_of_end_of(front: &Front, own: &Certified) {
     let left = own.until.saturating_sub(front.clock.now_millis() / 1000);
-    let days = left.div_euclid(DAY.as_secs() as i64);
+    let days = left / DAY.as_secs() as i64;
     let (id, text) = match days {
-        ..0 => (crate::log::ids::CERTIFICATE_ENDED, "Server certificate is now invalid. It has expired."),
+        _ if left < 0 => {
+            (crate::log::ids::CERTIFICATE_ENDED, "Server certificate is now invalid. It has expired.")
+        }
         _ if days < front.parameters.int("tlsX509ExpirationWarningThresholdDays") => {
             (crate::log::ids::CERTIFICATE_ENDS, "Server certificate will expire soon")
         }

@@ -156,6 +156,43 @@ def by_certificate(server, certificates, root):
         fails(18, lambda: bob["$external"].command("authenticate", 1, mechanism="MONGODB-X509"))
 
 
+def members_names():
+    """Nobody may be called as a member's certificate is: the day that members are known by theirs, he would be one."""
+    subject, words = "CN=two,OU=servers,O=Sheaf,C=SE", "would be recognized as an internal cluster member"
+    x509 = {"authMechanism": "MONGODB-X509", "authSource": "$external"}
+    with Certificates() as certificates:
+        certificates.two = certificates.signed("two", "/C=SE/O=Sheaf/OU=servers/CN=two")
+        flags = certificates.flags("requireTLS", "--auth")
+        with TlsServer(args=flags) as server:
+            with by_tls(server, certificates, "ann") as client:
+                client.admin.command("createUser", "root", pwd=PASSWORD, roles=["root"])
+            root = by_tls(server, certificates, "ann", user="root", password=PASSWORD)["$external"]
+            fails(2, lambda: root.command("createUser", subject, roles=[]), words)
+            root.command("createUser", "CN=two,OU=people,O=Sheaf,C=SE", roles=[])
+            with by_tls(server, certificates, "two", **x509) as client:
+                fails(18, lambda: client.lib.c.find_one(), "can only be used for cluster authentication")
+        with TlsServer(args=[*flags, "--setParameter", "enforceUserClusterSeparation=false"]) as server:
+            with by_tls(server, certificates, "ann") as client:
+                client.admin.command("createUser", "root", pwd=PASSWORD, roles=["root"])
+            root = by_tls(server, certificates, "ann", user="root", password=PASSWORD)["$external"]
+            root.command("createUser", subject, roles=[])
+            with by_tls(server, certificates, "two", **x509) as client:
+                users = client.admin.command("connectionStatus")["authInfo"]["authenticatedUsers"]
+                assert users == [{"user": subject, "db": "$external"}], users
+
+
+def passwords_of_keys():
+    """The password of a key does not stay where every account of the machine can read it."""
+    with Certificates() as certificates:
+        certificates.server = certificates.signed("server", "/C=SE/O=Sheaf/OU=servers/CN=localhost", password=PASSWORD)
+        for form in (["--tlsCertificateKeyFilePassword", PASSWORD], [f"--tlsCertificateKeyFilePassword={PASSWORD}"]):
+            with TlsServer(args=certificates.flags("requireTLS", *form)) as server, by_tls(server, certificates, "ann") as client:
+                shown = client.admin.command("getCmdLineOpts")
+                line = pathlib.Path(f"/proc/{server.process.pid}/cmdline").read_bytes()
+                assert b"<password>" in line and PASSWORD.encode() not in line, line
+                assert PASSWORD not in str(shown) and "<password>" in str(shown["argv"]), shown
+
+
 def refused_flags():
     with Certificates() as certificates:
         encrypted = certificates.folder / "encrypted.pem"
@@ -185,4 +222,4 @@ def refused_flags():
             assert done.returncode == 2 and words in done.stderr, (flags, done)
 
 
-CHECKS = {"TLS flags": refused_flags, "TLS": modes}
+CHECKS = {"TLS flags": refused_flags, "TLS": modes, "TLS members' names": members_names, "TLS keys' passwords": passwords_of_keys}

@@ -70,6 +70,7 @@ const PARAMETERS: &[Parameter] = &[
     parameter("enableLocalhostAuthBypass", Bool(true), Startup, ANY),
     parameter("enableTestCommands", Bool(false), Startup, ANY),
     parameter("enableTimeoutOfInactiveSessionCursors", Bool(false), Both, ANY),
+    parameter("enforceUserClusterSeparation", Bool(true), Startup, ANY),
     parameter(QUERY_STATS_SIZE, Text("1%"), Both, ANY),
     parameter("honorSystemUmask", Bool(false), Startup, ANY),
     parameter("internalQueryStatsRateLimit", Int(0), Both, (-1.0, f64::MAX)),

@@ -214,12 +214,32 @@ pub fn by_certificate(request: &Request<'_>, db: &str, said: Option<&str>) -> Re
         return Err(refused(&subject, "There is no x.509 client certificate matching the user."));
     }
     let takes = request.front.membership.mode().takes_certificates();
-    if takes && request.front.tls.as_ref().is_some_and(|tls| tls.names_member(&subject)) {
+    if takes && names_member(request, &subject) {
         log_in(request, X509, &UserName::new(MEMBER_USER.0, MEMBER_USER.1), None)?;
         return Ok(subject);
     }
+    if is_reserved(request, &subject) {
+        // As soon as members are known by their certificates it would be one.
+        let refused = refused(&subject, "a member's certificate, where members are not known by theirs");
+        match refused.code() {
+            Code::AUTHENTICATION_FAILED => bail!(Code::AUTHENTICATION_FAILED, "{NO_CLIENTS_CERTIFICATE}"),
+            _ => return Err(refused),
+        }
+    }
     log_in(request, X509, &UserName::new(subject.clone(), "$external"), None)?;
     Ok(subject)
+}
+
+/// What is said to who shows a member's certificate where members are not known by theirs.
+const NO_CLIENTS_CERTIFICATE: &str = "The provided certificate can only be used for cluster authentication, not client authentication. The current configuration does not allow x.509 cluster authentication, check the --clusterAuthMode flag";
+
+fn names_member(request: &Request<'_>, subject: &str) -> bool {
+    request.front.tls.as_ref().is_some_and(|tls| tls.names_member(subject))
+}
+
+/// Whether a user must not have this name in `$external`, as it is a member's.
+pub fn is_reserved(request: &Request<'_>, subject: &str) -> bool {
+    request.front.parameters.bool("enforceUserClusterSeparation") && names_member(request, subject)
 }
 
 fn find(request: &Request<'_>, user: &UserName) -> Result<Option<Arc<Account>>> {

@@ -3,6 +3,7 @@
 use sheaf_auth::{UserDocument, UserName};
 use sheaf_bson::{Binary, DocBuf, RawDoc, Value};
 use sheaf_errors::{Code, Result, bail};
+use sheaf_front::sasl;
 
 use super::fields::{Password, Restrictions, RoleList, check_db, check_exist, own_name, role_array};
 use super::written::{Change, change, with_fields};
@@ -44,6 +45,12 @@ impl<'a> Command<'a, Operation<'a>> for CreateUser<'a> {
     fn run(self, op: &Operation<'a>) -> Result<Reply> {
         let name = UserName::new(self.user, op.db());
         self.check(op.db())?;
+        if op.db() == "$external" && sasl::is_reserved(op, self.user) {
+            bail!(
+                Code::BAD_VALUE,
+                "Cannot create an x.509 user with a subjectname that would be recognized as an internal cluster member"
+            );
+        }
         let roles = self.roles.names(op.db())?;
         let credentials = if op.db() == "$external" {
             DocBuf::new().with("external", true)

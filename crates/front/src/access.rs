@@ -206,6 +206,8 @@ impl Known {
 pub(crate) struct Conversation {
     pub id: i32,
     pub user: UserName,
+    /// What was known of the user when it began.
+    pub account: Option<Arc<Account>>,
     pub mechanism: &'static str,
     pub step: Step,
     /// Whether the last message says `done`, though the client has one to send.

@@ -103,6 +103,7 @@ impl<'a> Start<'a> {
         access.conversation = Some(Conversation {
             id,
             user,
+            account,
             mechanism: mechanism.name(),
             step: Step::Proof(Box::new(challenge)),
             skip_empty: self.skip_empty,
@@ -129,6 +130,7 @@ pub fn go_on(request: &Request<'_>, id: i32, payload: &[u8]) -> Result<Answer> {
         Step::Proof(challenge) => {
             let proof =
                 challenge.verify(payload).map_err(|error| refuse(request, mechanism, &user, &error))?;
+            still_the_same(request, &conversation)?;
             if conversation.skip_empty {
                 log_in(request, mechanism, &user, None)?;
                 return Ok(answer(true, proof));
@@ -142,6 +144,7 @@ pub fn go_on(request: &Request<'_>, id: i32, payload: &[u8]) -> Result<Answer> {
             Ok(answer(true, String::new()))
         }
         Step::Empty if payload.is_empty() => {
+            still_the_same(request, &conversation)?;
             log_in(request, mechanism, &user, None)?;
             Ok(answer(true, String::new()))
         }
@@ -150,6 +153,25 @@ pub fn go_on(request: &Request<'_>, id: i32, payload: &[u8]) -> Result<Answer> {
             Err(refuse(request, mechanism, &user, &error))
         }
     }
+}
+
+/// Looks whether the user is still the one with whom the conversation began, with what it has proved.
+///
+/// Errors: `AuthenticationFailed`.
+fn still_the_same(request: &Request<'_>, conversation: &Conversation) -> Result<()> {
+    let (mechanism, user) = (conversation.mechanism, &conversation.user);
+    let now = find(request, user).map_err(|error| refuse(request, mechanism, user, &error))?;
+    let proved = |account: &Account| {
+        let of = Mechanism::from_name(mechanism).into_iter();
+        let own = of.flat_map(|mechanism| account.user.credentials(mechanism)).cloned();
+        (account.user.id, own.collect::<Vec<_>>())
+    };
+    if now.as_deref().map(proved) != conversation.account.as_deref().map(proved) {
+        let why =
+            Error::new(Code::AUTHENTICATION_FAILED, "the user has become another since the login began");
+        return Err(refuse(request, mechanism, user, &why));
+    }
+    Ok(())
 }
 
 /// What a `hello` has done at once of what it asks for in `speculativeAuthenticate`.

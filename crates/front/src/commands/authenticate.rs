@@ -182,6 +182,7 @@ impl<'a> Command<'a, Request<'a>> for Logout {
         }
         let mut access = op.client.access.lock();
         access.login = access.login.take().filter(|login| login.name.db != op.db);
+        access.conversation = None;
         let is_stranger = op.front.access.enabled && access.login.is_none();
         drop(access);
         if is_stranger {

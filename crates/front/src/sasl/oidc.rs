@@ -60,6 +60,7 @@ pub fn start(request: &Request<'_>, db: &str, payload: &[u8]) -> Result<Answer> 
     request.client.access.lock().conversation = Some(Conversation {
         id,
         user: UserName::new(principal.unwrap_or_default(), "$external"),
+        account: None,
         mechanism: OIDC,
         step: Step::Token(principal.map(str::to_owned)),
         skip_empty: true,

@@ -369,8 +369,38 @@ def redacted_logs(server):
         client.lib.command("profile", 0, slowms=100)
 
 
+def users_written_directly():
+    """Who makes himself root without the commands of users is told of, too; what passwords are proved by is not."""
+    with audited("--auth") as (server, path):
+        with connect(server) as client:
+            client.admin.command("createUser", "root", pwd=PASSWORD, roles=["root"])
+        root = connect(server, "root", PASSWORD).admin
+        root.command("createUser", "back", pwd=PASSWORD, roles=["restore"])
+        back = connect(server, "back", PASSWORD).admin
+        assert not events(path, "directAuthMutation")
+        users, version = back["system.users"], back["system.version"]
+        kept = root["system.users"].find_one({"user": "back"})
+        new = {**kept, "_id": "admin.eve", "user": "eve", "userId": bson.Binary(bytes(16), 4), "roles": [{"role": "root", "db": "admin"}]}
+        users.insert_one(new)
+        users.update_one({"_id": "admin.eve"}, {"$set": {"customData": {"desk": 7}}})
+        users.update_many({"_id": "admin.nobody"}, {"$set": {"customData": 1}})
+        users.delete_one({"_id": "admin.eve"})
+        version.insert_one({"_id": "mine"})
+        root.client.lib.c.insert_one({"_id": 1})
+        told = events(path, "directAuthMutation")
+        text = path.read_text()
+    seen = [(event["param"]["operation"], event["param"]["ns"], event["param"]["document"]["_id"]) for event in told]
+    eve = "admin.system.users", "admin.eve"
+    assert seen == [("insert", *eve), ("update", *eve), ("remove", *eve), ("insert", "admin.system.version", "mine")], seen
+    assert all(event["users"] == [{"user": "back", "db": "admin"}] and event["result"] == 0 for event in told), told
+    assert told[1]["param"]["document"]["customData"] == {"desk": 7}
+    assert told[0]["param"]["document"]["credentials"] == ["SCRAM-SHA-1", "SCRAM-SHA-256"], told[0]
+    assert "storedKey" not in text and "serverKey" not in text
+
+
 CHECKS = {
     "audit": one_of_each,
+    "audit-direct": users_written_directly,
     "audit-filter": successes_and_filters,
     "audit-flags": bad_flags,
     "audit-config": changed_at_run_time,

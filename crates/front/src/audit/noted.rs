@@ -86,11 +86,19 @@ pub fn before<'a>(request: &Request<'a>) -> Result<Option<Promise<'a>>> {
 ///
 /// Errors: `OutOfDiskSpace`. Then the command must not go on.
 pub fn room_for<'n>(request: &Request<'_>, names: impl Iterator<Item = &'n str>) -> Result<()> {
-    let Some(audit) = &request.front.audit else { return Ok(()) };
     for name in names {
-        let room = audit.promise(NAMED_EVENT_BYTES + name.len() * JSON_FACTOR)?;
-        request.audit_room.update(|bytes| bytes + room.keep());
+        room_of(request, name.len())?;
     }
+    Ok(())
+}
+
+/// The same for one event that shows so many bytes.
+///
+/// Errors: `OutOfDiskSpace`. Then the command must not go on.
+pub fn room_of(request: &Request<'_>, bytes: usize) -> Result<()> {
+    let Some(audit) = &request.front.audit else { return Ok(()) };
+    let room = audit.promise(NAMED_EVENT_BYTES + bytes * JSON_FACTOR)?;
+    request.audit_room.update(|held| held + room.keep());
     Ok(())
 }
 

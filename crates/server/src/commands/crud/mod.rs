@@ -17,6 +17,7 @@ pub mod query;
 mod query_settings;
 pub mod rights;
 mod update;
+mod witness;
 pub mod writes;
 
 use crate::command::{Entry, RunOnMongod};

@@ -10,6 +10,7 @@ use sheaf_timeseries::{BUCKETS_PREFIX, split_buckets};
 
 use crate::args::{Args, Array, Loose};
 use crate::audited::Creation;
+use crate::commands::crud::witness::Witness;
 use crate::commands::ddl::names;
 use crate::commands::timeseries::{no_buckets, says_measured};
 use crate::op::Operation;
@@ -169,6 +170,18 @@ pub fn check_writable_in(db: &str, collection: &str) -> Result<()> {
 ///
 /// `short` says that the statements touch single records that they know by `_id`.
 pub fn with_writer<T>(
+    op: &Operation<'_>,
+    short: bool,
+    work: impl FnOnce(&mut dyn Write) -> Result<T>,
+) -> Result<T> {
+    if op.front.audit.is_some() {
+        return with_own_writer(op, short, |w| work(&mut Witness::new(op, w)));
+    }
+    with_own_writer(op, short, work)
+}
+
+/// The same for what the audit log is told in another way.
+pub fn with_own_writer<T>(
     op: &Operation<'_>,
     short: bool,
     work: impl FnOnce(&mut dyn Write) -> Result<T>,

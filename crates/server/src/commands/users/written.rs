@@ -5,7 +5,7 @@ use sheaf_errors::{Code, Error, Result, bail};
 use sheaf_storage::{CreateCollection, View};
 
 use crate::accounts::{ROLES, Stored, USERS};
-use crate::commands::crud::writes::with_writer;
+use crate::commands::crud::writes::with_own_writer;
 use crate::op::Operation;
 
 const VERSION: &str = "admin.system.version";
@@ -37,7 +37,7 @@ pub fn change(op: &Operation<'_>, plan: impl FnOnce(&Stored<'_>) -> Result<Chang
     if changes.iter().any(|(_, change)| matches!(change, Change::Put(_))) {
         prepare(op)?;
     }
-    with_writer(op, true, |w| {
+    with_own_writer(op, true, |w| {
         for (namespace, change) in &changes {
             let Some(collection) = w.collection(namespace)? else { continue };
             let id = match change {
@@ -74,7 +74,7 @@ fn prepare(op: &Operation<'_>) -> Result<()> {
             engine.create_indexes(namespace, &[spec.as_raw()], &interrupt)?;
         }
     }
-    with_writer(op, true, |w| {
+    with_own_writer(op, true, |w| {
         let collection = crate::commands::crud::writes::collection_for_write(op, w, VERSION)?;
         let key = collection.record_key(Value::String("authSchema"))?;
         if w.read_for_update(&collection, &key)?.is_none() {

@@ -264,6 +264,11 @@ impl Rights {
         matches!(self.0, Held::FirstUser)
     }
 
+    /// Whether nobody knows whose they are.
+    pub(crate) fn are_nobodys(&self) -> bool {
+        matches!(self.0, Held::FirstUser | Held::Nothing)
+    }
+
     /// Whose they are, if a user's.
     pub fn user(&self) -> Option<&UserName> {
         match &self.0 {

@@ -232,6 +232,7 @@ fn prepare<'a>(
         authorize::judge_time(&mut request);
         authorize::of_cursor(&request)?;
     }
+    check::session_of_nobody(&mut request);
     authorize::own_session(&mut request)?;
     // What goes on has been allowed, and noted, before.
     if !resumed {
@@ -239,7 +240,7 @@ fn prepare<'a>(
     }
     role.check(&request)?;
     check::in_transaction(&request)?;
-    check::within_transaction(command, part)?;
+    check::within_transaction(command, request.part)?;
     // A hello says by itself what it has to say at the end.
     if front.is_shutting_down() && command.name != "hello" {
         return Err(finish::labelled(crate::front::shutting_down_error(), part));

@@ -144,6 +144,16 @@ pub fn session_arguments(
     }
 }
 
+/// A session belongs to somebody: of whom nobody knows who it is, what is said of one is not heeded. Otherwise whoever reaches the port
+/// could use up all sessions that a server has room for.
+pub fn session_of_nobody(request: &mut Request<'_>) {
+    if request.rights.are_nobodys() {
+        request.generic.lsid = None;
+        request.generic.txn_number = None;
+        request.part = TxnPart::Plain;
+    }
+}
+
 /// That what ends a transaction stands in one. Looked at last, as MongoDB's commands find it out when they run.
 ///
 /// Errors: 125.

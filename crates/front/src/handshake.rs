@@ -56,7 +56,13 @@ impl<'a> Handshake<'a> {
     pub fn settle(&self, request: &Request<'_>) -> Result<Agreed> {
         let compressors = self.settle_connection(request)?;
         let mechanisms = self.sasl_supported_mechs.map(|user| sasl::supported(request, user)).transpose()?;
-        let speculative = self.speculative.and_then(|asked| Speculated::run(request, asked));
+        // By a mechanism that the same reply says the user has not, no conversation can come to its end.
+        let lacks = |asked: RawDoc<'_>| {
+            let mechanism = asked.get("mechanism").and_then(|name| Mechanism::from_name(name.as_str()?));
+            mechanism.is_some_and(|one| mechanisms.as_ref().is_some_and(|all| !all.contains(&one)))
+        };
+        let speculative = self.speculative.filter(|asked| !lacks(*asked));
+        let speculative = speculative.and_then(|asked| Speculated::run(request, asked));
         Ok(Agreed { compressors, mechanisms, speculative })
     }
 

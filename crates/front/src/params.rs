@@ -36,6 +36,7 @@ enum When {
     Startup,
     Runtime,
     Both,
+    Never,
 }
 
 struct Parameter {
@@ -54,7 +55,7 @@ const fn parameter(name: &'static str, default: Default_, when: When, range: (f6
 }
 
 use Default_::{Bool, Double, Int, Text};
-use When::{Both, Runtime, Startup};
+use When::{Both, Never, Runtime, Startup};
 
 /// The parameters that have an effect here. Sorted by name.
 const PARAMETERS: &[Parameter] = &[
@@ -62,6 +63,8 @@ const PARAMETERS: &[Parameter] = &[
     parameter("analyzeShardKeyMonotonicityCorrelationCoefficientThreshold", Double(0.7), Both, (0.0, 1.0)),
     parameter("analyzeShardKeyNumRanges", Int(100), Both, POSITIVE),
     parameter("auditAuthorizationSuccess", Bool(false), Both, ANY),
+    // By it the tools see in which form users are kept.
+    parameter("authSchemaVersion", Int(5), Never, ANY),
     parameter("automationServiceDescriptor", Text(""), Both, (0.0, 64.0)),
     parameter("authenticationMechanisms", Text("MONGODB-X509,SCRAM-SHA-1,SCRAM-SHA-256"), Startup, ANY),
     parameter("clusterAuthMode", Text("keyFile"), Runtime, ANY),

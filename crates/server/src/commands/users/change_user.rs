@@ -88,6 +88,9 @@ impl CreateUser<'_> {
         if self.user.is_empty() {
             bail!(Code::BAD_VALUE, "Username cannot be empty");
         }
+        if self.user.contains('\0') {
+            bail!(Code::BAD_VALUE, "Username cannot contain NULL characters");
+        }
         match (db == "$external", self.password.is_given()) {
             (true, true) => bail!(
                 Code::BAD_VALUE,

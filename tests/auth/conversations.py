@@ -1,0 +1,125 @@
+"""Logins that are begun and not ended at once: what has changed meanwhile counts."""
+
+import base64
+import hashlib
+import hmac
+import os
+
+from bson import Binary
+from common import command_fails, connect
+from sheaf_process import Server
+
+PASSWORD = "pencil-7731"
+
+
+class Conversation:
+    """A client's side of SCRAM-SHA-256, step by step."""
+
+    def __init__(self, db, user, password, **options):
+        self.db, self.password = db, password
+        self.bare = f"n={user},r=chalk-7734"
+        said = db.command("saslStart", 1, mechanism="SCRAM-SHA-256", payload=Binary(b"n,," + self.bare.encode()), **options)
+        self.id, self.first = said["conversationId"], bytes(said["payload"]).decode()
+
+    def proof(self):
+        """The client's second message."""
+        fields = dict(part.split("=", 1) for part in self.first.split(","))
+        salted = hashlib.pbkdf2_hmac("sha256", self.password.encode(), base64.b64decode(fields["s"]), int(fields["i"]))
+        key = hmac.digest(salted, b"Client Key", "sha256")
+        without = f"c=biws,r={fields['r']}"
+        signed = f"{self.bare},{self.first},{without}".encode()
+        signature = hmac.digest(hashlib.sha256(key).digest(), signed, "sha256")
+        proof = bytes(a ^ b for a, b in zip(key, signature, strict=True))
+        return f"{without},p={base64.b64encode(proof).decode()}".encode()
+
+    def message(self, payload):
+        return {"saslContinue": 1, "conversationId": self.id, "payload": Binary(payload)}
+
+    def go_on(self, payload):
+        return self.db.command(self.message(payload))
+
+    def fails(self, code, payload):
+        command_fails(code, self.db, self.message(payload))
+
+
+def user_of(client):
+    return [user["user"] for user in client.admin.command("connectionStatus")["authInfo"]["authenticatedUsers"]]
+
+
+def in_two_steps():
+    """The last, empty message is the moment at which somebody is logged in, if he is still who has proved it."""
+    with Server(args=["--auth"]) as server:
+        with connect(server) as client:
+            client.admin.command("createUser", "root", pwd=PASSWORD, roles=["root"])
+        root = connect(server, "root", PASSWORD).admin
+        root.command("createUser", "ann", pwd="old", roles=[])
+        with connect(server, maxPoolSize=1) as client:
+            whole = Conversation(client.admin, "ann", "old")
+            assert not whole.go_on(whole.proof())["done"] and user_of(client) == []
+            assert whole.go_on(b"")["done"] and user_of(client) == ["ann"]
+        # Another user of the same name is not the one who has proved it.
+        with connect(server, maxPoolSize=1) as client:
+            half = Conversation(client.admin, "ann", "old")
+            half.go_on(half.proof())
+            root.command("dropUser", "ann")
+            root.command("createUser", "ann", pwd="new", roles=["root"])
+            half.fails(18, b"")
+            assert user_of(client) == []
+        # A password that was changed proves nothing any more, whenever its conversation began.
+        for before_proof in (True, False):
+            root.command("updateUser", "ann", pwd="old")
+            with connect(server, maxPoolSize=1) as client:
+                half = Conversation(client.admin, "ann", "old")
+                if not before_proof:
+                    half.go_on(half.proof())
+                root.command("updateUser", "ann", pwd="new")
+                half.fails(18, half.proof() if before_proof else b"")
+                assert user_of(client) == []
+        # Other changes of the user do no harm.
+        with connect(server, maxPoolSize=1) as client:
+            half = Conversation(client.admin, "ann", "new", options={"skipEmptyExchange": True})
+            root.command("updateUser", "ann", customData={"desk": 4}, roles=[])
+            assert half.go_on(half.proof())["done"] and user_of(client) == ["ann"]
+        # Who logs out begins anew.
+        with connect(server, maxPoolSize=1) as client:
+            half = Conversation(client.admin, "ann", "new")
+            client.admin.command("logout")
+            half.fails(17, half.proof())
+
+
+def sessions_of_nobody():
+    """Who has not logged in makes no session, and so uses up none of the room for them; neither does the first user's maker."""
+    with Server(args=["--auth", "--setParameter", "maxSessions=20"]) as server:
+        lsid = lambda: {"lsid": {"id": Binary(os.urandom(16), 4)}}
+        with connect(server) as client:
+            for _ in range(30):
+                client.admin.command({"ping": 1, **lsid()})
+            client.admin.command({"createUser": "root", "pwd": PASSWORD, "roles": ["root"], **lsid()})
+        with connect(server, "root", PASSWORD) as root, root.start_session() as session:
+            root.lib.c.insert_one({"_id": 1}, session=session)
+            shown = list(root.admin.aggregate([{"$listLocalSessions": {"allUsers": True}}], session=session))
+            assert [entry["_id"]["id"] for entry in shown] == [session.session_id["id"]], shown
+
+
+def what_drivers_and_tools_ask():
+    """A user of one mechanism logs in without saying which; the tools ask in which form users are kept."""
+    with Server(args=["--auth"]) as server:
+        with connect(server) as client:
+            client.admin.command("createUser", "root", pwd=PASSWORD, roles=["root"])
+        root = connect(server, "root", PASSWORD).admin
+        for mechanism in ("SCRAM-SHA-1", "SCRAM-SHA-256"):
+            root.command("createUser", mechanism, pwd=PASSWORD, roles=[], mechanisms=[mechanism])
+            with connect(server, mechanism, PASSWORD) as client:
+                assert user_of(client) == [mechanism]
+        first = Conversation(root, "SCRAM-SHA-1", PASSWORD).bare
+        speculative = {"saslStart": 1, "mechanism": "SCRAM-SHA-256", "payload": Binary(b"n,," + first.encode()), "db": "admin"}
+        for user, begins in (("SCRAM-SHA-1", False), ("SCRAM-SHA-256", True), ("nobody", True)):
+            with connect(server) as client:
+                said = client.admin.command("hello", saslSupportedMechs=f"admin.{user}", speculativeAuthenticate=speculative)
+                assert ("speculativeAuthenticate" in said) == begins, said
+        assert root.command("getParameter", 1, authSchemaVersion=1)["authSchemaVersion"] == 5
+        command_fails(20, root, "setParameter", 1, authSchemaVersion=3)
+        command_fails(2, root, "createUser", "a\0b", pwd=PASSWORD, roles=[], words="cannot contain NULL characters")
+
+
+CHECKS = {"drivers and tools": what_drivers_and_tools_ask, "conversations": in_two_steps, "sessions of nobody": sessions_of_nobody}

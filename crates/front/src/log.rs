@@ -85,7 +85,7 @@ fn logger() -> &'static Logger {
 /// as mongod does.
 pub fn to_file(path: &Path, append: bool) -> io::Result<()> {
     if !append && path.exists() {
-        std::fs::rename(path, rotated_name(path))?;
+        std::fs::rename(path, free_name(rotated_name(path)))?;
     }
     let file = OpenOptions::new().create(true).append(true).open(path)?;
     *logger().sink.lock() = Sink::File { file, path: path.to_owned() };
@@ -142,12 +142,34 @@ pub fn rotate(rename: bool) -> io::Result<()> {
     if let Sink::File { path, .. } = &*sink {
         let path = path.clone();
         if rename && path.exists() {
-            std::fs::rename(&path, rotated_name(&path))?;
+            set_aside(&path, &rotated_name(&path))?;
         }
         let file = OpenOptions::new().create(true).append(true).open(&path)?;
         *sink = Sink::File { file, path };
     }
     Ok(())
+}
+
+/// Gives a file the name under which it is kept.
+///
+/// Errors: the one of this second is there already, and stays as it is.
+fn set_aside(path: &Path, kept: &Path) -> io::Result<()> {
+    if kept.exists() {
+        let text = format!(
+            "Renaming file {} to {} failed; destination already exists",
+            path.display(),
+            kept.display()
+        );
+        return Err(io::Error::new(io::ErrorKind::AlreadyExists, text));
+    }
+    std::fs::rename(path, kept)
+}
+
+/// A name that no file has, for one that a start finds: it must not fail because another one began in this second.
+fn free_name(kept: PathBuf) -> PathBuf {
+    let numbered = (2u32..).map(|number| PathBuf::from(format!("{}-{number}", kept.display())));
+    let mut names = std::iter::once(kept.clone()).chain(numbered);
+    names.find(|name| !name.exists()).unwrap_or(kept)
 }
 
 /// The name under which a file is kept that is rotated now.
@@ -258,4 +280,24 @@ pub fn error(component: &str, id: i32, context: &str, message: &str, attributes:
 /// A line that only `-v` shows.
 pub fn debug(component: &str, id: i32, context: &str, message: &str, attributes: Option<DocBuf>) {
     write(Severity::Debug, component, id, context, message, attributes.as_ref());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_file_that_was_set_aside_is_written_over() {
+        let folder = tempfile::tempdir().unwrap();
+        let [log, kept, second] = ["log", "log.now", "log.now-2"].map(|name| folder.path().join(name));
+        for text in ["first", "second"] {
+            std::fs::write(&log, text).unwrap();
+            let done = set_aside(&log, &kept);
+            assert_eq!(done.is_ok(), text == "first");
+            assert_eq!(std::fs::read(&kept).unwrap(), b"first");
+        }
+        assert_eq!(std::fs::read(&log).unwrap(), b"second");
+        assert_eq!(free_name(kept.clone()), second);
+        assert_eq!(free_name(log.with_extension("none")), log.with_extension("none"));
+    }
 }

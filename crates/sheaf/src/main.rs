@@ -20,11 +20,16 @@ mod tls_settings;
 
 use std::process::ExitCode;
 
+use crate::process::passwords;
+
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
     let mut argv: Vec<String> = std::env::args_os().map(|a| a.to_string_lossy().into_owned()).collect();
+    // Where this cannot be, the command line stays as readable as it is.
+    let _ = passwords::hide(&argv);
+    argv = passwords::revealed(&argv, |name| std::env::var(name).ok());
     let program = argv.first().map_or("", |path| path.rsplit('/').next().unwrap_or(""));
     match program {
         "mongod" => argv.insert(1, "server".to_owned()),

@@ -52,23 +52,6 @@ pub struct TlsSettings {
     pub fips: Option<bool>,
 }
 
-/// Flags whose values are shown to nobody.
-const PASSWORDS: [&str; 2] = ["--tlsCertificateKeyFilePassword", "--tlsClusterPassword"];
-
-/// The command line without passwords.
-pub fn without_passwords(argv: &[String]) -> Vec<String> {
-    let mut hidden = false;
-    let show = |word: &String| {
-        let named = word.split_once('=').map(|(name, _)| name).filter(|name| PASSWORDS.contains(name));
-        match (std::mem::replace(&mut hidden, PASSWORDS.contains(&word.as_str())), named) {
-            (true, _) => "<password>".to_owned(),
-            (false, Some(name)) => format!("{name}=<password>"),
-            (false, None) => word.clone(),
-        }
-    };
-    argv.iter().map(show).collect()
-}
-
 impl TlsSettings {
     /// Fills what is open from `file`; what the command line says goes first.
     #[must_use]
@@ -159,26 +142,5 @@ impl TlsSettings {
                 tls.append(name, flag);
             }
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn passwords_are_not_shown() {
-        let argv =
-            ["sheaf", "--tlsClusterPassword", "one", "--tlsCertificateKeyFilePassword=two", "--port", "1"];
-        let shown = without_passwords(&argv.map(str::to_owned));
-        let expected = [
-            "sheaf",
-            "--tlsClusterPassword",
-            "<password>",
-            "--tlsCertificateKeyFilePassword=<password>",
-            "--port",
-            "1",
-        ];
-        assert_eq!(shown, expected);
     }
 }

@@ -2,6 +2,7 @@
 
 pub mod audit;
 pub mod background;
+pub mod passwords;
 pub mod security;
 pub mod signals;
 pub mod tls;
@@ -19,7 +20,7 @@ use sheaf_replica::process::RESTARTED;
 
 use crate::config::Settings;
 use crate::limits::{self, Descriptors};
-use crate::tls_settings::without_passwords;
+use crate::process::passwords::without_passwords;
 
 /// mongod's exit codes.
 pub mod exit {

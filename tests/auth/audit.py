@@ -160,7 +160,7 @@ def bad_flags():
         (["--auditDestination", "paper"], "auditDestination"),
         (["--auditDestination", "file"], "are required"),
         (["--auditPath", "/tmp/x"], "without auditLog.destination"),
-        (["--auditDestination", "console", "--auditFilter", "{"], "no JSON"),
+        (["--auditDestination", "console", "--auditFilter", "{"], "is no document"),
         (["--auditDestination", "console", "--auditFilter", '{"$nonesuch": 1}'], "auditLog.filter"),
         (["--auditDestination", "file", "--auditFormat", "JSON", "--auditPath", "/nonesuch/x"], "audit log"),
         (["--enableEncryption"], "encrypted volume"),

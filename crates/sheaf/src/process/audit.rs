@@ -4,6 +4,7 @@ use sheaf_bson::{DocWriter, json};
 use sheaf_front::audit::{AuditOptions, Destination, Format};
 
 use crate::config::Settings;
+use crate::process::shell_json::to_json;
 
 /// The audit log, if one is asked for.
 ///
@@ -55,8 +56,8 @@ pub fn options(settings: &Settings) -> Result<Option<AuditOptions>, String> {
     };
     let filter = match &asked.filter {
         Some(text) => Some(
-            json::parse_document(text)
-                .map_err(|error| format!("BadValue: auditLog.filter is no JSON document: {error}"))?,
+            json::parse_document(&to_json(text))
+                .map_err(|error| format!("BadValue: auditLog.filter is no document: {error}"))?,
         ),
         None => None,
     };
@@ -95,9 +96,8 @@ mod tests {
     #[test]
     fn what_is_asked_for_goes_together() {
         assert!(of("").unwrap().is_none());
-        let file =
-            of("auditLog:\n  destination: file\n  path: /a\n  format: BSON\n  filter: '{atype: \"x\"}'\n");
-        assert!(file.unwrap_err().contains("no JSON"));
+        let file = of("auditLog:\n  destination: file\n  path: /a\n  format: BSON\n  filter: '{atype: x}'\n");
+        assert!(file.unwrap_err().contains("is no document"));
         let file =
             "auditLog:\n  destination: file\n  path: /a\n  format: BSON\n  filter: '{\"atype\": \"x\"}'\n";
         let file = of(file).unwrap().unwrap();

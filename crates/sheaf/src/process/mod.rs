@@ -4,6 +4,7 @@ pub mod audit;
 pub mod background;
 pub mod passwords;
 pub mod security;
+pub mod shell_json;
 pub mod signals;
 pub mod tls;
 

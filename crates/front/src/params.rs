@@ -309,8 +309,16 @@ impl Parameters {
             (Bool(_), "true" | "1") => Value::Bool(true),
             (Bool(_), "false" | "0") => Value::Bool(false),
             (Text(_), text) => Value::String(text),
-            (Bool(_), _) => Value::String(text),
-            (_, text) => text.parse::<f64>().map_or(Value::String(text), Value::Double),
+            (Bool(_), _) => {
+                bail!(
+                    Code::BAD_VALUE,
+                    "Invalid value for parameter {name}: '{text}' is neither true nor false"
+                )
+            }
+            (_, text) => match text.parse() {
+                Ok(number) => Value::Double(number),
+                Err(_) => bail!(Code::BAD_VALUE, "Invalid value for parameter {name}: '{text}' is no number"),
+            },
         };
         let setting = convert(&PARAMETERS[at], value)?;
         self.store(at, setting);

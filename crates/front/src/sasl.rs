@@ -295,7 +295,10 @@ fn log_in(
 ) -> Result<()> {
     let refused = |error| refuse(request, mechanism, user, &error);
     let Some(account) = find_with(request, user, token.as_deref()).map_err(refused)? else {
-        return Err(refused(Error::new(Code::USER_NOT_FOUND, "the user is gone")));
+        return Err(refused(Error::new(
+            Code::USER_NOT_FOUND,
+            format!("Could not find user \"{}\" for db \"{}\"", user.user, user.db),
+        )));
     };
     let from = request.client.remote.map(|remote| remote.ip());
     if !account.may_come(from, request.client.local.map(|local| local.ip())) {

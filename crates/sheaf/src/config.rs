@@ -266,7 +266,7 @@ fn apply(settings: &mut Settings, path: &str, value: &Value) -> Result<(), Strin
             settings.auth = Some(match text(path, value)?.as_str() {
                 "enabled" => true,
                 "disabled" => false,
-                other => return Err(format!("Bad value for {path}: {other}")),
+                other => return Err(format!("Bad value for {path}: {other}: it is enabled or disabled")),
             });
         }
         "security.javascriptEnabled" => settings.javascript = Some(boolean(path, value)?),

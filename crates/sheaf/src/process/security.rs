@@ -31,8 +31,10 @@ pub fn keys(settings: &Settings) -> Result<Option<Keys>, String> {
 /// Errors: a text for the user.
 pub fn cluster_auth_mode(settings: &Settings) -> Result<ClusterAuthMode, String> {
     let name = settings.cluster_auth_mode.as_deref().unwrap_or("keyFile");
-    ClusterAuthMode::from_name(name)
-        .ok_or_else(|| format!("BadValue: unsupported value for clusterAuthMode {name}"))
+    ClusterAuthMode::from_name(name).ok_or_else(|| {
+        let known = ClusterAuthMode::ALL.map(ClusterAuthMode::name).join(", ");
+        format!("BadValue: unsupported value for clusterAuthMode {name}: it is one of {known}")
+    })
 }
 
 /// Reads a key file, which nobody but its owner may.
@@ -44,7 +46,9 @@ fn read(path: &Path) -> Result<Keys, String> {
         return Err(format!("error opening file: {shown}: it is no file"));
     }
     if found.permissions().mode() & 0o077 != 0 {
-        return Err(format!("permissions on {shown} are too open"));
+        return Err(format!(
+            "permissions on {shown} are too open: only its owner may read it (chmod 600 {shown})"
+        ));
     }
     let bytes = std::fs::read(path).map_err(failed)?;
     let text = std::str::from_utf8(&bytes).map_err(|_| format!("invalid char in key file {shown}"))?;
@@ -71,8 +75,8 @@ pub fn check(settings: &Settings, is_member: bool) -> Result<(), String> {
         );
     }
     if settings.auth == Some(true) && is_member && !has_proof {
-        return Err("BadValue: security.keyFile is required when authorization is enabled with replica sets"
-            .to_owned());
+        let what = if settings.config_db.is_some() { "in a router" } else { "with replica sets" };
+        return Err(format!("BadValue: security.keyFile is required when authorization is enabled {what}"));
     }
     if settings.encryption == Some(true) {
         return Err(NO_ENCRYPTION.to_owned());

@@ -16,7 +16,9 @@ pub fn options(settings: &Settings) -> Result<Option<TlsOptions>, String> {
     }
     let name = tls.mode.as_deref().unwrap_or("disabled");
     let Some(mode) = TlsMode::from_name(name) else {
-        return Err(format!("BadValue: unsupported value for tlsMode {name}"));
+        return Err(format!(
+            "BadValue: unsupported value for tlsMode {name}: it is one of disabled, allowTLS, preferTLS, requireTLS"
+        ));
     };
     let Some(mode) = mode else {
         return match tls.say_more_than_mode() && tls.mode.is_none() {
@@ -25,7 +27,7 @@ pub fn options(settings: &Settings) -> Result<Option<TlsOptions>, String> {
         };
     };
     let Some(file) = tls.certificate_key_file.clone() else {
-        return bad("need tlsCertificateKeyFile or certificateSelector when TLS is enabled");
+        return bad("need tlsCertificateKeyFile when TLS is enabled");
     };
     let Some(ca_file) = tls.ca_file.clone() else {
         return bad(

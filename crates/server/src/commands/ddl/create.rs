@@ -106,6 +106,13 @@ impl<'a> Command<'a, Operation<'a>> for Create<'a> {
             );
         }
         names::check_new_name(&namespace)?;
+        if self.options.view_on.is_some() && self.collection.starts_with("system.") {
+            // One in the place of users would lock everybody out.
+            bail!(
+                Code::INVALID_NAMESPACE,
+                "View name cannot start with 'system.', which is reserved for system namespaces"
+            );
+        }
         super::room::check_room(op, op.body.len())?;
         if !self.auto_index_id && op.db() != "local" {
             bail!(50001, "autoIndexId:false is not allowed for collections in non-local databases");

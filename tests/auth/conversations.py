@@ -117,6 +117,13 @@ def what_drivers_and_tools_ask():
             with connect(server) as client:
                 said = client.admin.command("hello", saslSupportedMechs=f"admin.{user}", speculativeAuthenticate=speculative)
                 assert ("speculativeAuthenticate" in said) == begins, said
+        # What has been used is counted, by mechanism.
+        told = root.command("serverStatus")["security"]["authentication"]
+        sha1 = told["mechanisms"]["SCRAM-SHA-1"]
+        assert set(told["mechanisms"]) == {"MONGODB-X509", "SCRAM-SHA-1", "SCRAM-SHA-256"} and told["saslSupportedMechsReceived"] > 3, told
+        assert sha1["authenticate"]["received"] == sha1["authenticate"]["successful"] > 0, sha1
+        assert sha1["speculativeAuthenticate"] == sha1["clusterAuthenticate"] == {"received": 0, "successful": 0}, sha1
+        assert told["mechanisms"]["SCRAM-SHA-256"]["speculativeAuthenticate"]["successful"] > 0, told
         assert root.command("getParameter", 1, authSchemaVersion=1)["authSchemaVersion"] == 5
         command_fails(20, root, "setParameter", 1, authSchemaVersion=3)
         command_fails(2, root, "createUser", "a\0b", pwd=PASSWORD, roles=[], words="cannot contain NULL characters")

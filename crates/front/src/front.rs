@@ -28,6 +28,7 @@ use crate::options::FrontOptions;
 use crate::params::{PROVIDERS, Parameters};
 use crate::profile::Profiling;
 use crate::sampling::{EXPIRATION, Sampling};
+use crate::sasl::logins::Logins;
 use crate::session::LogicalSessionId;
 use crate::strangers::Strangers;
 use crate::tls::Tls;
@@ -50,6 +51,8 @@ pub struct Front {
     pub oidc: Oidc,
     /// Clients that nobody knows yet.
     pub strangers: Strangers,
+    /// How often clients have logged in.
+    pub logins: Logins,
     /// As what others of the deployment are dialled.
     pub membership: Membership,
     /// The memory that operations use.
@@ -134,6 +137,7 @@ impl Front {
             tls,
             oidc,
             strangers: Strangers::default(),
+            logins: Logins::default(),
             membership,
             access,
             memory,

@@ -1,5 +1,6 @@
 //! The conversations by which clients prove who they are, as `saslStart`, `saslContinue` and `hello` lead them.
 
+pub mod logins;
 mod oidc;
 
 use std::sync::Arc;
@@ -61,6 +62,7 @@ impl<'a> Start<'a> {
     pub fn run(self, request: &Request<'_>, db: &str) -> Result<Answer> {
         if self.mechanism == OIDC && takes(&request.front.parameters, OIDC) {
             request.client.access.lock().conversation = None;
+            begins(request, OIDC, false);
             return oidc::start(request, db, self.payload);
         }
         let mechanism = Mechanism::from_name(self.mechanism)
@@ -80,6 +82,7 @@ impl<'a> Start<'a> {
         let first = First::read(self.payload)
             .map_err(|error| refuse(request, mechanism.name(), &UserName::new("", db), &error))?;
         let user = UserName::new(first.user.clone(), db);
+        begins(request, mechanism.name(), (user.user.as_str(), user.db.as_str()) == MEMBER_USER);
         let account =
             find(request, &user).map_err(|error| refuse(request, mechanism.name(), &user, &error))?;
         // Whoever there is not, or not with this mechanism, is asked for a proof like anyone else.
@@ -236,6 +239,7 @@ pub fn by_certificate(request: &Request<'_>, db: &str, said: Option<&str>) -> Re
         return Err(refused(&subject, "There is no x.509 client certificate matching the user."));
     }
     let takes = request.front.membership.mode().takes_certificates();
+    begins(request, X509, takes && names_member(request, &subject));
     if takes && names_member(request, &subject) {
         log_in(request, X509, &UserName::new(MEMBER_USER.0, MEMBER_USER.1), None)?;
         return Ok(subject);
@@ -286,6 +290,16 @@ fn find_with(
     }
 }
 
+fn counted<'m>(request: &Request<'_>, mechanism: &'m str, is_member: bool) -> logins::Login<'m> {
+    let is_speculative = request.client.access.lock().is_speculative;
+    logins::Login { mechanism, is_speculative, is_member }
+}
+
+/// A client begins to prove who it is.
+fn begins(request: &Request<'_>, mechanism: &str, is_member: bool) {
+    request.front.logins.begin(counted(request, mechanism, is_member));
+}
+
 /// The proof was right: the connection is this user's from now on.
 fn log_in(
     request: &Request<'_>,
@@ -317,6 +331,7 @@ fn log_in(
     request.client.access.lock().login =
         Some(Login { name: user.clone(), id: account.user.id, token: token.clone(), known: None });
     request.front.is_known(request.client);
+    request.front.logins.succeed(counted(request, mechanism, account.is_member()));
     let mut attributes = doc! {
         "client": &request.client.remote_text(), "isSpeculative": request.client.access.lock().is_speculative, "isClusterMember": account.is_member(),
         "mechanism": mechanism, "user": &user.user, "db": &user.db, "result": 0,
@@ -363,7 +378,7 @@ fn refuse(request: &Request<'_>, mechanism: &str, user: &UserName, why: &Error) 
 }
 
 /// Whether this server takes a mechanism.
-pub(crate) fn takes(parameters: &Parameters, mechanism: &str) -> bool {
+pub fn takes(parameters: &Parameters, mechanism: &str) -> bool {
     parameters.text("authenticationMechanisms").split(',').any(|name| name.trim() == mechanism)
 }
 
@@ -377,6 +392,7 @@ pub fn enabled(parameters: &Parameters) -> Vec<Mechanism> {
 ///
 /// Errors: `BadValue`; those of reading users.
 pub fn supported(request: &Request<'_>, user: &str) -> Result<Vec<Mechanism>> {
+    request.front.logins.asked_for_mechanisms();
     let Some((db, name)) = user.split_once('.') else {
         bail!(Code::BAD_VALUE, "UserName must contain a '.' separated database.user pair");
     };

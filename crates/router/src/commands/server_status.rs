@@ -20,7 +20,10 @@ const SECTIONS: &[Section<Router>] = &[
     ("metrics", metrics),
     ("network", |router, doc| status::network(router, doc)),
     ("opcounters", |router, doc| status::opcounters(router, doc)),
-    ("security", |router, doc| sheaf_front::tls::control::write_status(router, doc)),
+    ("security", |router, doc| {
+        router.logins.write(|name| sheaf_front::sasl::takes(&router.parameters, name), doc);
+        sheaf_front::tls::control::write_status(router, doc);
+    }),
     ("sharding", sharding),
     ("shardingStatistics", sharding_statistics),
     ("transportSecurity", |router, doc| sheaf_front::tls::control::write_versions(router, doc)),

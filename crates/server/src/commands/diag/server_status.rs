@@ -41,7 +41,7 @@ const SECTIONS: &[Section<Node>] = &[
     ("queues", queues),
     ("repl", replication::set),
     ("security", |node, doc| {
-        let _ = doc.document("authentication");
+        node.logins.write(|name| sheaf_front::sasl::takes(&node.parameters, name), doc);
         sheaf_front::tls::control::write_status(node, doc);
     }),
     ("shardingStatistics", sharding_statistics),

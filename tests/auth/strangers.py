@@ -1,7 +1,10 @@
 """What a client that has not logged in can do to a server that asks who its clients are: little."""
 
+import contextlib
+import pathlib
 import socket
 import struct
+import tempfile
 import time
 import zlib
 
@@ -175,6 +178,30 @@ def silent_ones_make_room():
             assert ask(idle[0], {"ping": 1, "$db": "admin"})["ok"] == 1
         for connection in idle:
             connection.close()
+
+
+def exempt_addresses():
+    """Where all connections are taken, those still come whose address is named."""
+    with tempfile.TemporaryDirectory(prefix="sheaf-exempt-") as folder, contextlib.ExitStack() as stack:
+        config = pathlib.Path(folder) / "sheaf.conf"
+        config.write_text("net:\n  maxIncomingConnections: 8\n  maxIncomingConnectionsOverride: [127.0.0.2, 127.0.1.0/24]\n")
+        server = stack.enter_context(Server(args=["--config", str(config)]))
+
+        def served(source):
+            connection = stack.enter_context(socket.create_connection(("127.0.0.1", server.port), source_address=(source, 0)))
+            connection.settimeout(10)
+            with contextlib.suppress(ConnectionError):
+                connection.sendall(message({"ping": 1, "$db": "admin"}))
+                return b"ok" in connection.recv(65536)
+            return False
+
+        for _ in range(20):
+            if not served("127.0.0.1"):
+                break
+        else:
+            raise AssertionError("there is no limit")
+        assert all(served(source) for source in ("127.0.0.2", "127.0.1.7", "127.0.1.8"))
+        assert not served("127.0.0.1") and not served("127.0.0.3")
 
 
 CHECKS = [first_user, long_messages, lying_lengths, wrong_passwords]

@@ -38,5 +38,5 @@ pub use name::{RoleName, UserName};
 pub use privilege::{Privilege, Privileges};
 pub use resolve::{Resolved, Role, Roles, closes_circle, resolve};
 pub use resource::{Resource, Target};
-pub use restriction::{Restriction, RestrictionSet, met};
+pub use restriction::{AddressRange, Restriction, RestrictionSet, met};
 pub use scram::{Credential, Mechanism, client, legacy_digest, prepare, server};

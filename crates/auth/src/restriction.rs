@@ -7,14 +7,15 @@ use sheaf_errors::{Code, Result, bail};
 
 /// A range of addresses, `10.0.0.0/8` or one address.
 #[derive(Clone, PartialEq, Eq, Debug)]
-struct Range {
+pub struct AddressRange {
     text: String,
     address: IpAddr,
     bits: u8,
 }
 
-impl Range {
-    fn parse(text: &str) -> Option<Range> {
+impl AddressRange {
+    /// Reads it; `None` if it is none.
+    pub fn parse(text: &str) -> Option<AddressRange> {
         let (address, bits) = match text.split_once('/') {
             Some((address, bits)) => (address, Some(bits.parse().ok()?)),
             None => (text, None),
@@ -22,10 +23,11 @@ impl Range {
         let address: IpAddr = address.parse().ok()?;
         let most = if address.is_ipv4() { 32 } else { 128 };
         let bits = bits.unwrap_or(most);
-        (bits <= most).then(|| Range { text: text.to_owned(), address, bits })
+        (bits <= most).then(|| AddressRange { text: text.to_owned(), address, bits })
     }
 
-    fn contains(&self, address: IpAddr) -> bool {
+    /// Whether the address is one of it; IPv4 may be written as IPv6.
+    pub fn contains(&self, address: IpAddr) -> bool {
         let number = |address: IpAddr| match address {
             IpAddr::V4(v4) => (u128::from(v4.to_bits()) << 96, true),
             IpAddr::V6(v6) => (v6.to_bits(), false),
@@ -39,8 +41,8 @@ impl Range {
 /// One element of `authenticationRestrictions`: all that it says has to hold.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Restriction {
-    client_source: Option<Vec<Range>>,
-    server_address: Option<Vec<Range>>,
+    client_source: Option<Vec<AddressRange>>,
+    server_address: Option<Vec<AddressRange>>,
 }
 
 /// A list of `authenticationRestrictions`: one of them has to hold.
@@ -119,7 +121,7 @@ impl Restriction {
             };
             let mut ranges = Vec::new();
             for text in texts {
-                let Some(range) = text.and_then(Range::parse) else {
+                let Some(range) = text.and_then(AddressRange::parse) else {
                     bail!(
                         Code::BAD_VALUE,
                         "'{}' must be addresses or ranges of addresses (CIDR), found {}",
@@ -135,7 +137,7 @@ impl Restriction {
     }
 
     fn is_met(&self, client: Option<IpAddr>, server: Option<IpAddr>) -> bool {
-        let within = |ranges: &Option<Vec<Range>>, address: Option<IpAddr>| match (ranges, address) {
+        let within = |ranges: &Option<Vec<AddressRange>>, address: Option<IpAddr>| match (ranges, address) {
             (None, _) => true,
             (Some(_), None) => false,
             (Some(ranges), Some(address)) => ranges.iter().any(|range| range.contains(address)),

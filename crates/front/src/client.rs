@@ -32,6 +32,8 @@ pub struct Client {
     pub audited: AtomicU64,
     /// Who it is.
     pub access: Mutex<ClientAccess>,
+    /// Whether it comes from where the number of connections has no limit.
+    pub is_exempt: bool,
     /// Whether nobody knows who it is, where clients must prove it.
     pub is_stranger: AtomicBool,
     /// Its place among those.
@@ -221,6 +223,7 @@ impl Client {
             audit_id: OnceLock::new(),
             audited: AtomicU64::new(0),
             access: Mutex::default(),
+            is_exempt: false,
             is_stranger: AtomicBool::new(false),
             stranger: Stranger::default(),
             delay: AtomicU64::new(0),

@@ -214,12 +214,14 @@ impl Front {
         let mut clients = self.clients.lock();
         let asks = self.access.enabled;
         let most = self.options.max_connections;
-        if clients.len() >= most || asks && !self.strangers.make_room(most) {
+        let is_exempt =
+            remote.is_some_and(|remote| self.options.exempt.iter().any(|range| range.contains(remote.ip())));
+        if !is_exempt && (clients.len() >= most || asks && !self.strangers.make_room(most)) {
             self.metrics.connections_rejected.add(1);
             return None;
         }
         let id = self.next_client.fetch_add(1, Ordering::Relaxed) + 1;
-        let client = Arc::new(Client { local, ..Client::new(id, remote, &self.memory) });
+        let client = Arc::new(Client { local, is_exempt, ..Client::new(id, remote, &self.memory) });
         if asks {
             self.is_stranger(&client);
         }
@@ -269,7 +271,8 @@ impl Front {
 
     /// Notes that nobody knows who a client is.
     pub(crate) fn is_stranger(&self, client: &Arc<Client>) {
-        if !client.is_stranger.swap(true, Ordering::Relaxed) {
+        // Whoever comes from where there is no limit makes no room for others.
+        if !client.is_stranger.swap(true, Ordering::Relaxed) && !client.is_exempt {
             self.strangers.put_last(client);
         }
     }

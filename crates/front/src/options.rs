@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use sheaf_auth::AddressRange;
+
 /// Everything that flags and the configuration file decide; the binary fills it in.
 #[derive(Clone, Debug)]
 pub struct FrontOptions {
@@ -16,6 +18,8 @@ pub struct FrontOptions {
     pub unix_socket_permissions: u32,
     /// Most connections at once.
     pub max_connections: usize,
+    /// From where there may be more.
+    pub exempt: Vec<AddressRange>,
     /// Operations slower than this are logged.
     pub slow_ms: i64,
     /// Share of slow operations that are logged, 0 to 1.
@@ -58,6 +62,7 @@ impl Default for FrontOptions {
             unix_socket_folder: None,
             unix_socket_permissions: 0o700,
             max_connections: 1_000_000,
+            exempt: Vec::new(),
             slow_ms: 100,
             sample_rate: 1.0,
             profile_level: 0,

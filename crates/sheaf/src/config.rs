@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use serde_yaml_ng::Value;
+use sheaf_auth::AddressRange;
 use sheaf_server::options::ClusterRole;
 
 use crate::tls_settings::TlsSettings;
@@ -33,6 +34,7 @@ pub struct Settings {
     pub storage_engine: Option<String>,
     pub parameters: Vec<(String, String)>,
     pub max_conns: Option<usize>,
+    pub max_conns_override: Option<Vec<AddressRange>>,
     pub slowms: Option<i64>,
     pub sample_rate: Option<f64>,
     pub profile: Option<i32>,
@@ -115,6 +117,7 @@ impl Settings {
             cache_size_gb,
             storage_engine,
             max_conns,
+            max_conns_override,
             slowms,
             sample_rate,
             profile,
@@ -215,6 +218,7 @@ fn apply(settings: &mut Settings, path: &str, value: &Value) -> Result<(), Strin
         "net.bindIpAll" => settings.bind_ip_all = Some(boolean(path, value)?),
         "net.ipv6" => settings.ipv6 = Some(boolean(path, value)?),
         "net.maxIncomingConnections" => settings.max_conns = Some(number(path, value)? as usize),
+        "net.maxIncomingConnectionsOverride" => settings.max_conns_override = Some(ranges(path, value)?),
         "net.wireObjectCheck" => {}
         "net.unixDomainSocket.enabled" => settings.unix_socket = Some(boolean(path, value)?),
         "net.unixDomainSocket.pathPrefix" => settings.unix_socket_prefix = Some(path_of(value)?),
@@ -305,6 +309,19 @@ fn number(path: &str, value: &Value) -> Result<f64, String> {
     }
 }
 
+/// A list of addresses and ranges of them.
+fn ranges(path: &str, value: &Value) -> Result<Vec<AddressRange>, String> {
+    let Value::Sequence(list) = value else {
+        return Err(format!("{path} must be a list of addresses: [10.0.0.1, 10.1.0.0/16]"));
+    };
+    let read = |value: &Value| {
+        let text = text(path, value)?;
+        AddressRange::parse(&text)
+            .ok_or_else(|| format!("{path}: {text} is no address, and no range of them"))
+    };
+    list.iter().map(read).collect()
+}
+
 fn boolean(path: &str, value: &Value) -> Result<bool, String> {
     match value {
         Value::Bool(b) => Ok(*b),
@@ -317,6 +334,19 @@ fn boolean(path: &str, value: &Value) -> Result<bool, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn addresses_without_a_limit_are_ranges() {
+        let of = |list: &str| parse(&format!("net:\n  maxIncomingConnectionsOverride: {list}\n"));
+        let ranges = of("[10.0.0.0/8, \"::1\"]").unwrap().max_conns_override.unwrap();
+        for (address, is_in) in
+            [("10.7.1.2", true), ("11.0.0.1", false), ("::1", true), ("::ffff:10.0.0.9", true)]
+        {
+            let address = address.parse().unwrap();
+            assert_eq!(ranges.iter().any(|range| range.contains(address)), is_in, "{address}");
+        }
+        assert!(of("[10.0.0.0/33]").is_err() && of("10.0.0.1").is_err() && of("[host]").is_err());
+    }
 
     #[test]
     fn a_usual_file() {

@@ -135,6 +135,7 @@ pub fn front_options(
             .unwrap_or(defaults.max_connections)
             .min(Descriptors::share(limits::open_files()).connections)
             .max(1),
+        exempt: settings.max_conns_override.clone().unwrap_or_default(),
         slow_ms: settings.slowms.unwrap_or(100),
         sample_rate,
         profile_level: settings.profile.unwrap_or(0),

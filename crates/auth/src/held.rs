@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use crate::action::ActionSet;
 use crate::privilege::Privileges;
-use crate::resource::{Resource, Target, is_own, is_system};
+use crate::resource::{BUCKETS, Resource, Target, is_own, is_system};
 
 type ByName<T> = HashMap<String, T, ahash::RandomState>;
 
@@ -23,6 +23,7 @@ pub struct Held {
 #[derive(Clone, Default, Debug)]
 struct OfDatabase {
     whole: ActionSet,
+    buckets: ActionSet,
     collections: ByName<ActionSet>,
 }
 
@@ -38,6 +39,7 @@ impl Held {
                 Resource::AnyBuckets => &mut held.buckets,
                 Resource::Named(name) => held.named.entry(name.clone()).or_default(),
                 Resource::Database(db) => &mut held.databases.entry(db.clone()).or_default().whole,
+                Resource::BucketsOf(db) => &mut held.databases.entry(db.clone()).or_default().buckets,
                 Resource::Collection(db, name) => {
                     let of = held.databases.entry(db.clone()).or_default();
                     of.collections.entry(name.clone()).or_default()
@@ -68,12 +70,16 @@ impl Held {
                 if !is_system && !is_own(db) {
                     found = found.union(self.normal);
                 }
-                if name.starts_with("system.buckets.") {
+                let is_of_buckets = name.starts_with(BUCKETS);
+                if is_of_buckets {
                     found = found.union(self.buckets);
                 }
                 if let Some(of) = self.databases.get(db) {
                     if !is_system {
                         found = found.union(of.whole);
+                    }
+                    if is_of_buckets {
+                        found = found.union(of.buckets);
                     }
                     found = found.union(of.collections.get(name).copied().unwrap_or_default());
                 }
@@ -110,6 +116,7 @@ mod tests {
             Just(Resource::AnyNormal),
             Just(Resource::AnyBuckets),
             db().prop_map(Resource::Database),
+            db().prop_map(Resource::BucketsOf),
             collection().prop_map(Resource::Named),
             (db(), collection()).prop_map(|(db, name)| Resource::Collection(db, name)),
         ]

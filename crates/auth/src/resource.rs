@@ -45,7 +45,12 @@ pub enum Resource {
     Collection(String, String),
     /// `{db: "", system_buckets: ""}`: the buckets of all time series.
     AnyBuckets,
+    /// `{db: "x", system_buckets: ""}`: the buckets of all time series of the database.
+    BucketsOf(String),
 }
+
+/// What the names of buckets begin with.
+pub(crate) const BUCKETS: &str = "system.buckets.";
 
 /// Whether a collection is none that a role for whole databases covers.
 pub(crate) fn is_system(collection: &str) -> bool {
@@ -71,14 +76,17 @@ impl Resource {
             (Resource::Database(own), Target::Collection(db, name)) => own == db && !is_system(name),
             (Resource::Named(own), Target::Collection(_, name)) => own == name,
             (Resource::Collection(own_db, own), Target::Collection(db, name)) => own_db == db && own == name,
-            (Resource::AnyBuckets, Target::Collection(_, name)) => name.starts_with("system.buckets."),
+            (Resource::AnyBuckets, Target::Collection(_, name)) => name.starts_with(BUCKETS),
+            (Resource::BucketsOf(own), Target::Collection(db, name)) => {
+                own == db && name.starts_with(BUCKETS)
+            }
             _ => false,
         }
     }
 
     /// Whether it is of this database, or of something in it.
     pub fn is_of(&self, other: &str) -> bool {
-        matches!(self, Resource::Database(db) | Resource::Collection(db, _) if db == other)
+        matches!(self, Resource::Database(db) | Resource::Collection(db, _) | Resource::BucketsOf(db) if db == other)
     }
 
     /// Whether it may cover something in this database.
@@ -87,14 +95,14 @@ impl Resource {
             Resource::Any | Resource::Named(_) | Resource::AnyBuckets => true,
             Resource::Cluster => false,
             Resource::AnyNormal => !is_own(other),
-            Resource::Database(db) | Resource::Collection(db, _) => db == other,
+            Resource::Database(db) | Resource::Collection(db, _) | Resource::BucketsOf(db) => db == other,
         }
     }
 
     /// The database whose administrators may grant it: `admin` for what belongs to none.
     pub fn grants_in(&self) -> &str {
         match self {
-            Resource::Database(db) | Resource::Collection(db, _) => db,
+            Resource::Database(db) | Resource::Collection(db, _) | Resource::BucketsOf(db) => db,
             _ => "admin",
         }
     }
@@ -109,7 +117,7 @@ impl Resource {
         }) {
             bail!(40415, "BSON field 'resource.{}' is an unknown field.", field.key());
         }
-        let names = doc.get("db").is_some() || doc.get("collection").is_some();
+        let names = ["db", "collection", "system_buckets"].iter().any(|name| doc.get(name).is_some());
         match (flag("anyResource"), flag("cluster"), names) {
             (true, false, false) => return Ok(Resource::Any),
             (false, true, false) => return Ok(Resource::Cluster),
@@ -124,8 +132,14 @@ impl Resource {
             ),
         }
         let part = |name: &str| doc.get(name).and_then(|value| value.as_str());
-        if let (Some(""), Some("")) = (part("db"), part("system_buckets")) {
-            return Ok(Resource::AnyBuckets);
+        if let (Some(of), None) = (part("system_buckets"), part("collection")) {
+            // Those of one time series are a collection like another.
+            return Ok(match (part("db").unwrap_or_default(), of) {
+                ("", "") => Resource::AnyBuckets,
+                ("", of) => Resource::Named(format!("{BUCKETS}{of}")),
+                (db, "") => Resource::BucketsOf(db.to_owned()),
+                (db, of) => Resource::Collection(db.to_owned(), format!("{BUCKETS}{of}")),
+            });
         }
         let (Some(db), Some(collection)) = (part("db"), part("collection")) else {
             bail!(Code::BAD_VALUE, "resource must set both 'db' and 'collection', as strings");
@@ -157,6 +171,39 @@ impl Resource {
             Resource::AnyBuckets => {
                 doc.append("db", "").append("system_buckets", "");
             }
+            Resource::BucketsOf(db) => {
+                doc.append("db", db).append("system_buckets", "");
+            }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sheaf_bson::{DocBuf, doc};
+
+    use super::*;
+
+    #[test]
+    fn buckets_are_named_as_they_are_shown() {
+        let (lib, other) =
+            (Target::Collection("lib", "system.buckets.t"), Target::Collection("b", "system.buckets.s"));
+        let books = Target::Collection("lib", "books");
+        for (resource, covers) in [
+            (doc! { "db": "", "system_buckets": "" }, [true, true]),
+            (doc! { "db": "lib", "system_buckets": "" }, [true, false]),
+            (doc! { "db": "lib", "system_buckets": "t" }, [true, false]),
+            (doc! { "db": "lib", "system_buckets": "s" }, [false, false]),
+            (doc! { "db": "", "system_buckets": "s" }, [false, true]),
+            (doc! { "system_buckets": "t" }, [true, false]),
+        ] {
+            let read = Resource::read(resource.as_raw()).unwrap();
+            assert_eq!([lib, other].map(|target| read.covers(target)), covers, "{read:?}");
+            assert!(!read.covers(books));
+            let shown = DocBuf::build(|doc| read.write(doc));
+            assert_eq!(Resource::read(shown.as_raw()).unwrap(), read);
+        }
+        assert!(Resource::read(doc! { "db": "lib" }.as_raw()).is_err());
+        assert!(Resource::read(doc! { "db": "lib", "collection": "c", "cluster": true }.as_raw()).is_err());
     }
 }

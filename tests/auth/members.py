@@ -162,6 +162,8 @@ def another_key():
         for bytes in (greeting, b"ShMb" + b"ShKy" + 32 * b"n" + b"\x01" + 32 * b"p", b"ShCp" + 40 * b"\0"):
             assert answer_to(one, bytes) == b"" or bytes[4:8] == b"ShKy"
         wait_for("the stranger is named", lambda: "it does not prove that it has the key" in log_of(one))
+        # Whoever has dialled it is told, too.
+        wait_for("it is named where it was dialled", lambda: "it does not take the proof of the key" in log_of(one))
 
 
 def answer_to(server, bytes):

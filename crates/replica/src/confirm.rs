@@ -64,7 +64,17 @@ pub struct Confirmations {
     asking: Semaphore,
     asking_strangers: Semaphore,
     secrets: Secrets,
-    named: Mutex<Option<std::time::Instant>>,
+    /// When a link was named last, of each side.
+    named: [Mutex<Option<std::time::Instant>>; 2],
+}
+
+/// Whose link is refused.
+#[derive(Clone, Copy)]
+pub enum Side {
+    /// This member's, by the one that it has dialled.
+    Own,
+    /// Another member's, by this one.
+    Other,
 }
 
 impl Confirmations {
@@ -75,7 +85,7 @@ impl Confirmations {
             confirmed: Mutex::default(),
             asking: Semaphore::new(ASKING_MAX),
             asking_strangers: Semaphore::new(ASKING_STRANGERS_MAX),
-            named: Mutex::default(),
+            named: Default::default(),
         }
     }
 
@@ -118,8 +128,8 @@ impl Confirmations {
     }
 
     /// Whether to name what was refused: not for each of thousands.
-    pub fn is_to_be_named(&self) -> bool {
-        let mut named = self.named.lock();
+    pub fn is_to_be_named(&self, by: Side) -> bool {
+        let mut named = self.named[by as usize].lock();
         let due = named.is_none_or(|at| at.elapsed() >= NAMED_PAUSE);
         if due {
             *named = Some(std::time::Instant::now());

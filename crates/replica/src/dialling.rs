@@ -13,7 +13,7 @@ use crate::Replica;
 use crate::errors::Lost;
 use crate::links::{Begun, Connected, Link, TOGETHER};
 use crate::protocol::{Hello, MAGIC, put};
-use crate::receiving::refuse;
+use crate::receiving::refuse_own;
 use crate::secured::{self, Secrets};
 
 /// How long a connection may take to come about.
@@ -121,7 +121,7 @@ async fn serve(replica: &Weak<Replica>, (host, to): (&str, &str), link: &Link) -
     let Some(replica) = replica.upgrade() else { return Ok(()) };
     let ((socket, tls), session) = proved.inspect_err(|error: &io::Error| {
         if error.kind() == io::ErrorKind::PermissionDenied {
-            refuse(&replica, to, &error.to_string());
+            refuse_own(&replica, to, &error.to_string());
         }
     })?;
     let stream = Arc::new(socket);

@@ -16,7 +16,7 @@ use sheaf_tls::Wire;
 use tokio::io::AsyncReadExt;
 
 use crate::Replica;
-use crate::confirm::{self, Answer};
+use crate::confirm::{self, Answer, Side};
 use crate::memory::Share;
 use crate::protocol::{Hello, MAGIC, MESSAGE_BYTES_MAX, Nonce};
 use crate::secured::{self, Incoming, Secrets};
@@ -91,14 +91,23 @@ async fn greet(mut stream: Wire, replica: Arc<Replica>, stranger: Stranger) -> i
     }
 }
 
-/// Names a link that is refused.
+/// Names a link of another member that is refused.
 pub(super) fn refuse(replica: &Replica, host: &str, why: &str) -> io::Error {
-    if replica.confirmations.is_to_be_named() {
+    name(replica, Side::Other, host, why);
+    bad(why)
+}
+
+/// Names a link of this member that cannot be.
+pub(super) fn refuse_own(replica: &Replica, host: &str, why: &str) {
+    name(replica, Side::Own, host, why);
+}
+
+fn name(replica: &Replica, by: Side, host: &str, why: &str) {
+    if replica.confirmations.is_to_be_named(by) {
         let attributes = sheaf_bson::doc! { "host": host, "why": why };
         let text = "A link of a member is refused";
         sheaf_front::log::warning("REPL", ids::LINK_REFUSED, "listener", text, Some(attributes));
     }
-    bad(why)
 }
 
 fn bad(what: &str) -> io::Error {

@@ -70,8 +70,19 @@ pub async fn dial(stream: &mut Wire, way: Way<'_>, word: [u8; 4]) -> io::Result<
     let (proving, proofs) = dialling.prove(&answer).map_err(refused)?;
     stream.write_all(&proofs).await?;
     let mut verdict = [0; VERDICT_BYTES];
-    stream.read_exact(&mut verdict).await?;
+    stream.read_exact(&mut verdict).await.map_err(refused_proof)?;
     proving.finish(&verdict).map(Some).map_err(refused)
+}
+
+/// Who has another key ends the connection behind the proof, without a word: to whoever has dialled that must not look as if nobody
+/// listened.
+fn refused_proof(error: io::Error) -> io::Error {
+    match error.kind() {
+        io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => {
+            refused("it does not take the proof of the key: it has another key, or is ending")
+        }
+        _ => error,
+    }
 }
 
 /// The same on a thread.
@@ -86,7 +97,7 @@ pub fn dial_blocking(mut stream: Blocking, way: Way<'_>, word: [u8; 4]) -> io::R
     let (proving, proofs) = dialling.prove(&answer).map_err(refused)?;
     stream.write_all(&proofs)?;
     let mut verdict = [0; VERDICT_BYTES];
-    stream.read_exact(&mut verdict)?;
+    stream.read_exact(&mut verdict).map_err(refused_proof)?;
     let session = proving.finish(&verdict).map_err(refused)?;
     Ok(Secured::new(stream, Some(session), BytesMut::new(), BytesMut::new()))
 }

@@ -9,9 +9,10 @@ use super::record::Record;
 use super::secrets::{FILES, Secrets, file};
 use crate::client::{Connection, ConnectionString, Credentials};
 use crate::error::Result;
+use crate::target::quoted;
 
 /// Who may do everything.
-const USER: &str = "admin";
+pub(super) const USER: &str = "admin";
 const USER_NOT_MADE_TWICE: i32 = 51003;
 
 /// That clients of a cluster prove who they are.
@@ -51,6 +52,15 @@ impl Record {
             Some(secrets) => secrets.direct(address),
             None => Ok(ConnectionString::direct(address)),
         }
+    }
+
+    /// The line by which somebody has mongosh do this at one of the servers.
+    pub fn shell(&self, port: u16, text: &str) -> String {
+        let tls = self.secrets().filter(|secrets| secrets.tls).map_or_else(String::new, |secrets| {
+            let path = |name: &str| quoted(&file(&secrets.folder, name).to_string_lossy());
+            format!(" --tls --tlsCAFile {} --tlsCertificateKeyFile {}", path("ca.pem"), path("client.pem"))
+        });
+        format!("mongosh --quiet --port {port}{tls} --eval {}", quoted(text))
     }
 
     /// What a client connects by, as the first user.
@@ -114,5 +124,11 @@ mod tests {
         let typed = record.typed().unwrap();
         assert!(typed.contains(&format!("admin:{password}@")) && typed.contains("tls=true"), "{typed}");
         typed.parse::<ConnectionString>().unwrap();
+        // What is printed can be typed.
+        let shell = record.shell(1, "rs.status()");
+        assert!(shell.starts_with("mongosh --quiet --port 1 --tls --tlsCAFile "), "{shell}");
+        assert!(shell.contains("client.pem --eval 'rs.status()'"), "{shell}");
+        record.secured = None;
+        assert_eq!(record.shell(1, "x"), "mongosh --quiet --port 1 --eval x");
     }
 }

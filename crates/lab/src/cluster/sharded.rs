@@ -12,7 +12,6 @@ use crate::error::{Error, Result};
 use crate::journal::Journal;
 use crate::part::{Part, Sharded};
 use crate::stop::Stop;
-use crate::target::quoted;
 
 /// The most members that a replica set may have.
 const MOST_MEMBERS: u32 = 50;
@@ -128,21 +127,16 @@ pub fn add_routers(record: &mut Record, journal: &Journal, stop: &Stop) -> Resul
     let mut router = Connection::open(&address, &record.direct(&address)?)?;
     for shard in record.parts().into_iter().filter(|part| matches!(part, Part::Shard(_))) {
         let shard = set_address(record, shard);
-        let text = quoted(&format!("sh.addShard(\"{shard}\")"));
-        journal.note(
-            "shell",
-            format!("mongosh --quiet --port {} --eval {text}", record.members[routers[0]].port),
-        );
+        let port = record.members[routers[0]].port;
+        journal.note("shell", record.shell(port, &format!("sh.addShard(\"{shard}\")")));
         router
             .command("admin", &doc! { "addShard": shard.as_str() })
             .map_err(|error| error.context("addShard"))?;
     }
     if record.config_shard {
-        let text = quoted("db.adminCommand({transitionFromDedicatedConfigServer: 1})");
-        journal.note(
-            "shell",
-            format!("mongosh --quiet --port {} --eval {text}", record.members[routers[0]].port),
-        );
+        let port = record.members[routers[0]].port;
+        let text = "db.adminCommand({transitionFromDedicatedConfigServer: 1})";
+        journal.note("shell", record.shell(port, text));
         router
             .command("admin", &doc! { "transitionFromDedicatedConfigServer": 1 })
             .map_err(|error| error.context("transitionFromDedicatedConfigServer"))?;

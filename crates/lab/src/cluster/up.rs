@@ -13,7 +13,7 @@ use super::control::{Control, check_path};
 use super::process::Lasting;
 use super::record::{LinksRecord, Member, Record, is_unfinished};
 use super::secrets;
-use super::secured::Secured;
+use super::secured::{Secured, USER};
 use super::sharded::{self, Shape};
 use super::{down, faults};
 use crate::client::Connection;
@@ -294,6 +294,12 @@ fn start_all(record: &mut Record, arguments: &UpArgs, journal: &Journal, stop: &
         let leads = |state: &State| matches!(state, State::Primary(_));
         record.states().iter().position(leads).unwrap_or(0)
     };
+    if record.secured.as_ref().is_some_and(|secured| !secured.has_user) {
+        let text = format!(
+            "db.getSiblingDB(\"admin\").createUser({{user: \"{USER}\", pwd: passwordPrompt(), roles: [\"root\"]}})"
+        );
+        journal.note("shell", record.shell(record.members[first].port, &text));
+    }
     let first = record.members[first].address();
     record.make_user(&first)
 }
@@ -417,10 +423,7 @@ fn initiate(record: &Record, part: Part, journal: &Journal) -> Result<()> {
     let config = configuration(&name, &hosts, part, true);
     let text = json::to_json(config.as_raw(), json::Style::Relaxed);
     let port = record.members[own[0]].port;
-    journal.note(
-        "shell",
-        format!("mongosh --quiet --port {port} --eval {}", quoted(&format!("rs.initiate({text})"))),
-    );
+    journal.note("shell", record.shell(port, &format!("rs.initiate({text})")));
     let first: SocketAddr = SocketAddr::from(([127, 0, 0, 1], port));
     let mut connection = Connection::open(&first.to_string(), &record.direct(&first.to_string())?)?;
     match connection.command("admin", &doc! { "replSetInitiate": config.as_raw() }) {

@@ -304,6 +304,9 @@ def transition():
                 with pymongo.MongoClient(f"mongodb://{uri}/?replicaSet=rs", **user) as client:
                     all = client.lib.get_collection("c", write_concern=every)
                     wait_for("a write everywhere", lambda: all.insert_one({}))
+            # That nobody's rights are looked at on the way is not to be forgotten.
+            logs = [server.log_path.read_text() for server in servers]
+            assert not flags or [log for log in logs if '"because":"transitionToAuth"' in log] == logs
         with direct(servers[0]) as client:
             command_fails(13, client.lib, "find", "c")
 

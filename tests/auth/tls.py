@@ -213,6 +213,9 @@ def refused_flags():
             (certificates.flags("allowTLS", "--replSet", "rs", "--clusterAuthMode", "x509"), "in allowTLS mode"),
             (["--replSet", "rs", "--clusterAuthMode", "x509"], "need to enable TLS"),
             (certificates.flags("requireTLS", "--tlsClusterPassword", "x"), "without tlsClusterFile"),
+            (certificates.flags("requireTLS", "--replSet", "rs", "--clusterAuthMode", "x509", "--tlsClusterFile", certificates.ann), "no member takes"),
+            (certificates.flags("requireTLS", "--replSet", "rs", "--clusterAuthMode", "x509", "--tlsClusterAuthX509Attributes", "OU=others"),
+             "no member takes"),
             (["--tlsMode", "allowTLS", "--tlsCertificateKeyFile", certificates.ca, "--tlsCAFile", certificates.ca], "cannot read the key"),
         ]:
             done = subprocess.run(

@@ -149,6 +149,8 @@ def by_parameters():
         by_certificate = {"authMechanism": "MONGODB-X509", "authSource": "$external", "tls": True, "tlsCAFile": certificates.ca}
         with connect(servers[0], tlsCertificateKeyFile=files[1], **by_certificate) as tool:
             assert tool.admin.command("replSetGetStatus")["set"] == "rs"
+        # All members are one user; the log says whose certificate it was.
+        assert '"result":0,"extraInfo":{"subject":"CN=' in servers[0].log_path.read_text()
         with connect(servers[0], tlsCertificateKeyFile=certificates.ann, **by_certificate) as ann:
             command_fails(18, ann.admin, "replSetGetStatus")
         # The primary goes, another leads; who comes back fetches what it has missed.

@@ -28,16 +28,27 @@ impl Keys {
     ///
     /// Errors: a text for the user, without the keys.
     pub fn parse(text: &str, path: &str) -> Result<Keys, String> {
-        let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && *line != "---");
+        // Some editors begin a file with a mark of its byte order; a comment is behind white space.
+        let text = text.trim_start_matches('\u{feff}');
+        let without_comment = |line: &str| {
+            let mark = line.find('#').filter(|at| line[..*at].ends_with([' ', '\t']) || *at == 0);
+            line[..mark.unwrap_or(line.len())].trim().to_owned()
+        };
+        let lines = text.lines().map(without_comment).filter(|line| !line.is_empty() && *line != "---");
+        let mut lines: Vec<String> = lines.collect();
+        let whole = lines.concat();
+        if let Some(list) = whole.strip_prefix('[').and_then(|list| list.strip_suffix(']')) {
+            lines = list.split(',').map(|key| format!("-{key}")).collect();
+        }
         let mut keys: Vec<String> = Vec::new();
-        for line in lines.filter(|line| !line.starts_with('#')) {
+        for line in &lines {
             // No key has a dash.
             let part = match line.strip_prefix('-') {
                 Some(rest) => {
                     keys.push(String::new());
                     rest
                 }
-                None => line,
+                None => line.as_str(),
             };
             if keys.is_empty() {
                 keys.push(String::new());
@@ -55,7 +66,9 @@ impl Keys {
         }
         for key in &keys {
             if let Some(bad) = key.chars().find(|c| !(c.is_ascii_alphanumeric() || "+/=".contains(*c))) {
-                return Err(format!("invalid char in key file {path}: {bad}"));
+                return Err(format!(
+                    "invalid char in key file {path}: {bad} (a key is base64, several are a YAML list: - KEY)"
+                ));
             }
             if !LENGTH.contains(&key.len()) {
                 return Err(format!(
@@ -90,6 +103,8 @@ mod tests {
         );
         assert_eq!(parsed("---\n# old\n- firstkey\n").unwrap(), ["firstkey"]);
         assert_eq!(parsed("123456").unwrap(), ["123456"]);
+        assert_eq!(parsed("\u{feff}- firstkey # new\n  # old\n- second\n").unwrap(), ["firstkey", "second"]);
+        assert_eq!(parsed("[firstkey,\n 'second key']\n").unwrap(), ["firstkey", "secondkey"]);
     }
 
     #[test]
@@ -97,7 +112,8 @@ mod tests {
         assert!(parsed("").unwrap_err().contains("has length 0"));
         assert!(parsed("abcde").unwrap_err().contains("has length 5"));
         assert!(parsed(&"a".repeat(1025)).unwrap_err().contains("has length 1025"));
-        assert_eq!(parsed("abc_defg").unwrap_err(), "invalid char in key file f: _");
+        assert!(parsed("abc_defg").unwrap_err().starts_with("invalid char in key file f: _"));
+        assert!(parsed("abc#defg").unwrap_err().starts_with("invalid char in key file f: #"));
         assert!(parsed("- abcdefg\n-").unwrap_err().contains("has length 0"));
         assert!(!format!("{:?}", Keys::parse("secret", "f").unwrap()).contains("secret"));
     }

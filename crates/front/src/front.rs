@@ -112,6 +112,16 @@ impl Front {
         let tls = options.tls.clone().map(|tls| crate::tls::with_parameters(tls, &parameters));
         let tls = tls.map(Tls::new).transpose();
         let tls = tls.map_err(|why| Error::new(Code::INVALID_SSL_CONFIGURATION, why))?;
+        if let Some(tls) = tls.as_ref().filter(|_| mode.sends_certificate())
+            && let Some(shown) = tls.shown_to_members()
+            && !tls.names_member(&shown)
+        {
+            let text = format!(
+                "clusterAuthMode {}: no member takes the certificate of {shown}: it has to have the O, OU and DC of the server's own, or the attributes that are asked for",
+                mode.name()
+            );
+            return Err(Error::new(Code::INVALID_SSL_CONFIGURATION, text));
+        }
         let audit = options.audit.as_ref().map(Audit::open).transpose();
         let audit = audit.map_err(|why| Error::new(Code::FILE_OPEN_FAILED, why))?;
         let tls = tls.map(Arc::new);

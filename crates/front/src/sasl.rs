@@ -339,6 +339,13 @@ fn log_in(
     if let Some(claims) = claims {
         attributes = attributes.with("extraInfo", &doc! { "claims": claims });
     }
+    // All members are one user: it is to be seen whose certificate was used.
+    if mechanism == X509
+        && account.is_member()
+        && let Some(Some(subject)) = &request.client.access.lock().certificate
+    {
+        attributes = attributes.with("extraInfo", &doc! { "subject": subject });
+    }
     let context = request.client.context();
     crate::log::info(
         "ACCESS",

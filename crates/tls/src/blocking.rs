@@ -55,6 +55,9 @@ fn explained(error: &rustls::Error) -> Option<&'static str> {
             Some("the list of revocations of its authority is out of date")
         }
         CertificateError::InvalidPurpose => Some("its extendedKeyUsage is for something else"),
+        CertificateError::Other(other) if format!("{other:?}").contains("CaUsedAsEndEntity") => {
+            Some("it is an authority's, and one that such an authority has signed is needed")
+        }
         CertificateError::Other(other) if format!("{other:?}").contains("UnsupportedCertVersion") => Some(
             "it is of X.509 version 1, and version 3 is needed: openssl x509 -req makes one with -extfile",
         ),

@@ -16,12 +16,29 @@ fn shown(path: &Path) -> std::path::Display<'_> {
 }
 
 pub fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
-    let failed = |error| format!("cannot read certificates of {}: {error}", shown(path));
+    let failed = |error| match is_sealed_the_old_way(path) {
+        true => sealed_the_old_way(path),
+        false => format!("cannot read certificates of {}: {error}", shown(path)),
+    };
     let read: Result<Vec<_>, _> = CertificateDer::pem_file_iter(path).map_err(failed)?.collect();
     match read.map_err(failed)? {
-        none if none.is_empty() => Err(format!("{} has no certificate", shown(path))),
+        none if none.is_empty() => Err(format!("{} has no certificate (in PEM)", shown(path))),
         some => Ok(some),
     }
+}
+
+fn is_sealed_the_old_way(path: &Path) -> bool {
+    std::fs::read_to_string(path).is_ok_and(|text| text.contains(SEALED_THE_OLD_WAY))
+}
+
+/// What keys have that a password protects in a way that PEM had before PKCS #8.
+const SEALED_THE_OLD_WAY: &str = "Proc-Type: 4,ENCRYPTED";
+
+fn sealed_the_old_way(path: &Path) -> String {
+    format!(
+        "the key in {} is encrypted in a way that is not supported: openssl pkcs8 -topk8 makes one of PKCS #8 of it",
+        shown(path)
+    )
 }
 
 /// Where systems keep the certificates of those whom everybody trusts.
@@ -62,6 +79,11 @@ pub fn unfit(error: &rustls::Error, of: &Identity) -> String {
     let file = shown(&of.file);
     match error {
         rustls::Error::InconsistentKeys(_) => format!("the key in {file} is not that of its certificate"),
+        rustls::Error::General(text) if text.contains("private key") => {
+            format!(
+                "the key in {file} is of no kind that is taken: RSA of 2048 to 8192 bits, P-256, P-384, Ed25519"
+            )
+        }
         error => format!("{file}: {error}"),
     }
 }
@@ -93,10 +115,8 @@ pub fn identity(of: &Identity) -> Result<(Vec<CertificateDer<'static>>, PrivateK
 fn key(of: &Identity) -> Result<PrivateKeyDer<'static>, String> {
     let file = shown(&of.file);
     let text = std::fs::read_to_string(&of.file).map_err(|error| format!("{file}: {error}"))?;
-    if text.contains("Proc-Type: 4,ENCRYPTED") {
-        return Err(format!(
-            "the key in {file} is encrypted in a way that is not supported: openssl pkcs8 -topk8 makes one of PKCS #8 of it"
-        ));
+    if text.contains(SEALED_THE_OLD_WAY) {
+        return Err(sealed_the_old_way(&of.file));
     }
     let Some(begin) = text.find(ENCRYPTED.0) else {
         return PrivateKeyDer::from_pem_slice(text.as_bytes()).map_err(|error| match error {

@@ -100,6 +100,11 @@ impl Tls {
         std::iter::once(&read.own).chain(&read.shown).cloned().collect()
     }
 
+    /// Whom the certificate names that other servers are shown.
+    pub fn shown_to_members(&self) -> Option<String> {
+        self.all_own().pop().map(|shown| shown.subject)
+    }
+
     /// Whether these certificates are a member's of this deployment.
     pub fn is_member(&self, certificates: Option<&[CertificateDer<'_>]>) -> bool {
         self.subject_of(certificates).is_some_and(|subject| self.names_member(&subject))

@@ -40,7 +40,7 @@ async fn live(node: &Arc<Node>, settings: &Settings, process: Process) -> Result
     }
     announce(node);
     if process == Process::Own {
-        warn_about_host(node.front().access.enabled);
+        warn_about_host(node.front().access.enabled, settings.transition_to_auth == Some(true));
     }
     // The port first: a second server on it must not get as far as the data.
     let listeners = listen(node.front())?;
@@ -256,7 +256,7 @@ fn no_last_flush(text: &str, attributes: sheaf_bson::DocBuf) {
 }
 
 /// What is to be known about the machine and about who may come in.
-pub fn warn_about_host(access_control: bool) {
+pub fn warn_about_host(access_control: bool, is_in_transition: bool) {
     if let Some(files) = limits::open_files().filter(|files| *files < 64_000) {
         let attributes = sheaf_bson::doc! { "currentValue": files as i64, "recommendedMinimum": 64_000i64 };
         log::warning(
@@ -275,7 +275,8 @@ pub fn warn_about_host(access_control: bool) {
         log::ids::NO_ACCESS_CONTROL,
         "initandlisten",
         "Access control is not enabled for the database. Read and write access to data and configuration is unrestricted",
-        None,
+        // Otherwise it is forgotten that it was to be for a while.
+        is_in_transition.then(|| sheaf_bson::doc! { "because": "transitionToAuth" }),
     );
 }
 

@@ -107,7 +107,10 @@ impl Whole {
 
     /// Runs until a signal, the `shutdown` command or the end of a member. Errors: the exit code.
     async fn live(&self, routers: &Handle) -> Result<(), u8> {
-        life::warn_about_host(false);
+        life::warn_about_host(
+            self.router.front().access.enabled,
+            self.settings.transition_to_auth == Some(true),
+        );
         // The ports first: a second start must not get as far as the data. Who connects meanwhile waits.
         let listeners = listen(self.router.front())?;
         let mut members = JoinSet::new();

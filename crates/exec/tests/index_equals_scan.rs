@@ -42,6 +42,7 @@ fn indexes() -> Vec<DocBuf> {
         index("cd_ce", doc! { "c.d": 1, "c.e": 1 }),
         index("id_hashed", doc! { "_id": "hashed" }),
         index("b_sparse", doc! { "b": 1 }).with("sparse", true),
+        index("b_ce_sparse", doc! { "b": -1, "c.e": 1 }).with("sparse", true),
         index("a_partial", doc! { "a": 1, "c.e": 1 })
             .with("partialFilterExpression", &doc! { "a": { "$gt": 1 } }),
         index("all", doc! { "$**": 1 }),

@@ -16,8 +16,10 @@ pub struct FieldTraits<'i> {
     pub hashed: bool,
     /// Some document has an array on the field's path.
     pub multikey: bool,
-    /// A document without the field is not in the index.
+    /// A document without the field may be missing in the index.
     pub sparse: bool,
+    /// It is missing for certain. A sparse index of several fields has each document that has one of them.
+    pub only_with_it: bool,
     /// The path has a numeric name, which a filter also reads as a position.
     pub numeric_path: bool,
     /// By which strings stand in the keys: those of bounds are brought into the same form. Whoever compares strings otherwise
@@ -66,7 +68,7 @@ pub fn test_bounds(test: &Test, field: FieldTraits<'_>) -> Option<Bounds> {
         Test::Compare { op, operand } => compare_bounds(*op, operand.as_value(), field)?,
         Test::In(list) => in_bounds(list, field)?,
         Test::Exists => {
-            let tight = if field.sparse { Tightness::Exact } else { Tightness::Fetch };
+            let tight = if field.only_with_it { Tightness::Exact } else { Tightness::Fetch };
             (Intervals::all(), tight)
         }
         Test::Type(types) => type_bounds(types),
@@ -172,10 +174,14 @@ fn hashed_bounds(test: &Test, field: FieldTraits<'_>) -> Option<Bounds> {
     match test {
         Test::Compare { op: CompareOp::Eq, operand } => {
             let value = operand.as_value();
+            // A document without the field is not in a sparse index.
+            if value.is_nullish() && field.sparse {
+                return None;
+            }
             let value = if value.is_nullish() { Value::Null } else { value };
             Some((Intervals::from_unsorted(vec![point(value)?]), Tightness::Fetch))
         }
-        Test::In(list) if list.regexes.is_empty() => {
+        Test::In(list) if list.regexes.is_empty() && !(list.has_null && field.sparse) => {
             let points: Option<Vec<Interval>> = list.values.iter().map(|v| point(v.as_value())).collect();
             Some((Intervals::from_unsorted(points?), Tightness::Fetch))
         }

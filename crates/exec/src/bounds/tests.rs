@@ -109,20 +109,32 @@ fn fields_with_arrays_and_sparse_ones() {
         &[
             (doc! { "a": () }, "none"),
             (doc! { "a": { "$ne": 3 } }, "none"),
-            (doc! { "a": { "$exists": true } }, "[MinKey, MaxKey]"),
+            // Beside other fields of the index it may be missing.
+            (doc! { "a": { "$exists": true } }, "[MinKey, MaxKey] ~fetch"),
             (doc! { "a": { "$exists": false } }, "none"),
             (doc! { "a": { "$ne": () } }, "[MinKey, null), (null, MaxKey]"),
         ],
         sparse,
     );
+    let alone = FieldTraits { only_with_it: true, ..sparse };
+    check(&[(doc! { "a": { "$exists": true } }, "[MinKey, MaxKey]")], alone);
     let hashed = FieldTraits { hashed: true, ..FieldTraits::default() };
     check(
         &[
             (doc! { "a": 5 }, "[5, 5] ~fetch"),
             (doc! { "a": { "$gt": 5 } }, "none"),
             (doc! { "a": { "$in": [1, 2] } }, "[1, 1], [2, 2] ~fetch"),
+            (doc! { "a": () }, "[null, null] ~fetch"),
         ],
         hashed,
+    );
+    check(
+        &[
+            (doc! { "a": 5 }, "[5, 5] ~fetch"),
+            (doc! { "a": () }, "none"),
+            (doc! { "a": { "$in": [1, ()] } }, "none"),
+        ],
+        FieldTraits { sparse: true, ..hashed },
     );
 }
 

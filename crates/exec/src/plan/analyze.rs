@@ -187,6 +187,7 @@ fn bound(
             hashed: hashed.get(at).copied().unwrap_or(false),
             multikey: prefix > 0,
             sparse: index.sparse || index.kind == IndexKind::Wildcard,
+            only_with_it: is_wild || index.sparse && index.fields.len() == 1,
             numeric_path: path.split('.').any(|part| part.bytes().all(|b| b.is_ascii_digit())),
             collator: index.collator.as_deref(),
         };

@@ -2,6 +2,7 @@
 //! itself is its role's.
 
 pub mod authorize;
+mod by_uuid;
 mod check;
 mod fail;
 mod finish;
@@ -13,6 +14,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use bumpalo::Bump;
+use sheaf_auth::{Action, Target};
 use sheaf_bson::RawDoc;
 use sheaf_errors::{Code, Error, Result, bail};
 use sheaf_meter::Conduct;
@@ -31,6 +33,7 @@ use crate::request::{OpMetrics, Request};
 use crate::role::Role;
 use crate::sampling::Asked;
 
+use by_uuid::Named;
 pub use check::end_fields;
 pub use finish::{RETRYABLE, is_not_primary, is_retryable, is_state_change, without_transient};
 
@@ -85,7 +88,18 @@ fn run_counted(
         Some(told) => Message { body: told.as_raw(), ..*message },
         None => Message { ..*message },
     };
-    let (request, fields) = match prepare(role, client, message, started, resumed) {
+    let named = by_uuid::resolve(role, message.body, message.query_db);
+    let renamed = match &named {
+        Named::Found(body) => Some(Message { body: body.as_raw(), ..*message }),
+        Named::Plain | Named::Unknown(_) => None,
+    };
+    let message = renamed.as_ref().unwrap_or(message);
+    let prepare = || {
+        let (request, fields) = prepare(role, client, message, started, resumed)?;
+        check_uuid(&named, &request)?;
+        Ok((request, fields))
+    };
+    let (request, fields) = match prepare() {
         Ok(prepared) => prepared,
         Err(error) => {
             front.metrics.asserts_user.add(1);
@@ -119,6 +133,20 @@ fn run_counted(
     }
     outcome.exhaust &= outcome.ok;
     outcome
+}
+
+/// Whether a client that names a collection by its UUID may do so, and whether it is the UUID of one.
+fn check_uuid(named: &Named, request: &Request<'_>) -> Result<()> {
+    if matches!(named, Named::Plain) {
+        return Ok(());
+    }
+    if !request.rights.may(Target::Cluster, &[Action::UseUuid]) {
+        return Err(authorize::refused(request));
+    }
+    match named {
+        Named::Unknown(error) => Err(error.clone()),
+        Named::Plain | Named::Found(_) => Ok(()),
+    }
 }
 
 /// Has what the audit log says of this request on the disk before it is answered.

@@ -66,6 +66,11 @@ pub trait Role: Send + Sync + 'static {
         None
     }
 
+    /// The full name of the collection of this UUID, if there is one; `None`: this server knows none by UUIDs.
+    fn namespace_of(&self, _uuid: &[u8; 16]) -> Option<Option<String>> {
+        None
+    }
+
     /// Is told of each operation that has ended.
     fn measure(&self, _request: &Request<'_>, _outcome: &RequestOutcome, _took: Duration) {}
 

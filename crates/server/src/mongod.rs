@@ -19,6 +19,7 @@ use sheaf_front::outcome::{Ran, RequestOutcome};
 use sheaf_front::request::Request;
 use sheaf_front::role::{Coming, Found, Role};
 use sheaf_front::session::SessionRegistry;
+use sheaf_storage::Uuid;
 use sheaf_tls::Wire;
 
 use crate::command::Run;
@@ -68,6 +69,11 @@ impl Role for Mongod {
 
     fn shape_hash(&self, db: &str, command: RawDoc<'_>) -> Option<String> {
         QueryShape::of(db, command).map(|shape| shape.hash())
+    }
+
+    fn namespace_of(&self, uuid: &[u8; 16]) -> Option<Option<String>> {
+        let catalog = self.0.engine().catalog();
+        Some(catalog.by_uuid(&Uuid::from_bytes(*uuid)).map(|found| found.namespace.clone()))
     }
 
     fn measure(&self, request: &Request<'_>, outcome: &RequestOutcome, took: Duration) {

@@ -31,6 +31,7 @@ use crate::sampling::{EXPIRATION, Sampling};
 use crate::sasl::logins::Logins;
 use crate::session::LogicalSessionId;
 use crate::strangers::Strangers;
+use crate::strangers::establishment::Establishment;
 use crate::tls::Tls;
 
 /// What all connections of a server share.
@@ -45,6 +46,8 @@ pub struct Front {
     pub access: Access,
     /// What is written down of what clients do, if anything is.
     pub audit: Option<Audit>,
+    /// How fast connections may be established.
+    pub establishment: Establishment,
     /// TLS, if it is spoken.
     pub tls: Option<Arc<Tls>>,
     /// Identity providers whose tokens are taken.
@@ -146,6 +149,7 @@ impl Front {
             audit,
             tls,
             oidc,
+            establishment: Establishment::default(),
             strangers: Strangers::default(),
             logins: Logins::default(),
             membership,

@@ -325,6 +325,11 @@ async fn begin(mut stream: ClientStream, client: &Client, role: &dyn Role) -> io
 }
 
 async fn serve(stream: ClientStream, client: Arc<Client>, role: Arc<dyn Role>) {
+    if !role.front().establishment.enter(&role.front().parameters).await {
+        role.front().metrics.connections_rejected.add(1);
+        role.front().disconnect(&client);
+        return;
+    }
     let begun = begin(stream, &client, &*role);
     // Who says nothing takes the place of others.
     let begun = match role.front().access.enabled {

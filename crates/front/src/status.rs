@@ -58,6 +58,10 @@ pub fn connections(front: &Front, doc: &mut Doc<'_>) {
     doc.append("available", limit.saturating_sub(now) as i32);
     put(doc, "totalCreated", &front.metrics.connections_created);
     put(doc, "rejected", &front.metrics.connections_rejected);
+    doc.append("queuedForEstablishment", front.establishment.waiting() as i64);
+    let mut limit = doc.document("establishmentRateLimit");
+    put(&mut limit, "rejected", &front.establishment.rejected);
+    drop(limit);
     doc.append("active", active as i32);
     doc.append("threaded", now as i32);
 }

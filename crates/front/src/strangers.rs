@@ -1,6 +1,8 @@
 //! Clients of which nobody knows yet who they are, where clients must prove it: what they may send, how many there may be, and how
 //! often they may be wrong.
 
+pub mod establishment;
+
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::sync::atomic::Ordering;

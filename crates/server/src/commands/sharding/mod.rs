@@ -97,6 +97,7 @@ pub static COMMANDS: &[Entry<RunOnMongod>] = &[
     registered!(HoldSnapshots),
     registered!(parameters::SetParameters<'_>),
     registered!(state::CleanupOrphaned<'_>),
+    registered!(state::GetShardMap),
     registered!(state::GetShardVersion<'_>),
     registered!(state::ShardingState),
     registered!(OfTransaction<asked::Abandon>),

@@ -89,6 +89,27 @@ impl<'a> Command<'a, Operation<'a>> for ShardingState {
     }
 }
 
+/// `{getShardMap: 1}`: routers know it.
+pub struct GetShardMap;
+
+impl<'a> Command<'a, Operation<'a>> for GetShardMap {
+    const NAME: &'static str = "getShardMap";
+    const SPEC: Spec = spec("tells where each shard is reached, on a router", Threads::Data);
+
+    fn parse(args: &mut Args<'a>) -> Result<Self> {
+        args.ignore_rest();
+        Ok(GetShardMap)
+    }
+
+    fn run(self, op: &Operation<'a>) -> Result<Reply> {
+        if shard(op).is_none() {
+            bail!(Code::SHARDING_STATE_NOT_INITIALIZED, "Sharding is not enabled");
+        }
+        // A shard keeps no list of the others.
+        bail!(Code::COMMAND_NOT_SUPPORTED, "getShardMap is answered by routers")
+    }
+}
+
 /// `{getShardVersion: "garden.plants"}`.
 pub struct GetShardVersion<'a> {
     namespace: &'a str,

@@ -14,7 +14,7 @@ use smallvec::SmallVec;
 
 use crate::database::SharedDatabase;
 use crate::namespace::Namespace;
-use crate::stage::{Shape, SharedStage, dependencies_of};
+use crate::stage::{Reads, Shape, SharedStage, dependencies_of};
 use crate::stages::change_stream::ChangeStream;
 use crate::stages::geo_near::GeoNear;
 
@@ -226,6 +226,21 @@ impl Pipeline {
     /// What the stages from this one on read of their input. `None` if they need whole documents.
     pub fn dependencies_from(&self, first: usize) -> Option<Deps> {
         dependencies_of(self.stages.get(first..)?)
+    }
+
+    /// Whether the stages from this one on read metadata of this name that their input has.
+    pub fn reads_metadata(&self, first: usize, name: &str) -> bool {
+        let mut deps = Deps::new();
+        for stage in self.stages.get(first..).unwrap_or_default() {
+            let reads = stage.dependencies(&mut deps);
+            if deps.metadata.contains(name) {
+                return true;
+            }
+            if matches!(reads, Reads::Only) {
+                return false;
+            }
+        }
+        false
     }
 
     /// Other namespaces that the pipeline reads.

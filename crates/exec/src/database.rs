@@ -239,6 +239,7 @@ impl Db {
             Some(query) => (query, 0),
             None => head_query(pipeline),
         };
+        query.number_records = pipeline.reads_metadata(done, "recordId");
         if let Some((namespace, hint)) = &self.hint
             && *namespace == collection.namespace
         {

@@ -223,7 +223,7 @@ pub fn write(out: Out<'_, '_>, node: &PlanNode, stats: Option<&[Figures]>, at: &
         }
         PlanNode::ReturnKey { .. } => head(out, "RETURN_KEY", None, own),
         // Not an operator of mongod's: there the projection adds it.
-        PlanNode::RecordId { input } => return write(out, input, stats, at),
+        PlanNode::RecordId { input, .. } => return write(out, input, stats, at),
     }
     write_inputs(out, node, stats, at);
 }

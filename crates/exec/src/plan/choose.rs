@@ -570,8 +570,9 @@ pub(super) fn finish(query: &Query, mut node: PlanNode, sorted: bool) -> PlanNod
     if let Some(limit) = query.limit {
         node = PlanNode::Limit { input: Box::new(node), limit };
     }
-    if query.show_record_id {
-        node = PlanNode::RecordId { input: Box::new(node) };
+    // Who asks for keys gets nothing else.
+    if query.show_record_id && !query.return_key || query.number_records {
+        node = PlanNode::RecordId { input: Box::new(node), shown: query.show_record_id };
     }
     if query.return_key { PlanNode::ReturnKey { input: Box::new(node) } } else { node }
 }

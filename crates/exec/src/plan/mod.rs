@@ -247,10 +247,12 @@ pub enum PlanNode {
         /// The query's order, for `{$meta: "sortKey"}`.
         sort: Option<Arc<SortPattern>>,
     },
-    /// Adds `$recordId` to the documents.
+    /// Adds `$recordId` to the documents, or has it beside them for a pipeline's `{$meta: "recordId"}`.
     RecordId {
         /// Gives documents.
         input: Box<PlanNode>,
+        /// In the documents.
+        shown: bool,
     },
     /// Gives index keys instead of documents (`returnKey`).
     ReturnKey {
@@ -286,7 +288,7 @@ impl PlanNode {
             | PlanNode::Skip { input, .. }
             | PlanNode::Limit { input, .. }
             | PlanNode::Project { input, .. }
-            | PlanNode::RecordId { input }
+            | PlanNode::RecordId { input, .. }
             | PlanNode::TextMatch { input, .. }
             | PlanNode::ShardingFilter { input, .. }
             | PlanNode::ReturnKey { input } => std::slice::from_ref(&**input),
@@ -320,7 +322,7 @@ impl PlanNode {
             PlanNode::Project { input, projection, matcher, sort, .. } => {
                 PlanNode::Project { input: below(input), projection, matcher, covered: false, sort }
             }
-            PlanNode::RecordId { input } => PlanNode::RecordId { input: below(input) },
+            PlanNode::RecordId { input, shown } => PlanNode::RecordId { input: below(input), shown },
             PlanNode::TextMatch { input, search } => PlanNode::TextMatch { input: below(input), search },
             PlanNode::ReturnKey { input } => PlanNode::ReturnKey { input: below(input) },
             filtered @ PlanNode::ShardingFilter { .. } => filtered,

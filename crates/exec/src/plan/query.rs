@@ -51,6 +51,8 @@ pub struct Query {
     pub return_key: bool,
     /// Add `$recordId`.
     pub show_record_id: bool,
+    /// Have `$recordId` beside the documents.
+    pub number_records: bool,
     /// A tailable cursor: natural order on a capped collection.
     pub tailable: bool,
     /// Only the paths needed; documents need not be whole (count, distinct).

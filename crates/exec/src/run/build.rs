@@ -11,6 +11,7 @@ use super::fetch::Fetch;
 use super::merge::{Or, SortMerge};
 use super::metadata::Metadata;
 use super::near::GeoNear;
+use super::number::Numbers;
 use super::owned::ShardingFilter;
 use super::project::{Covered, Project, RecordId, ReturnKey};
 use super::scan::{CollScan, IdLookup, IndexScan};
@@ -79,13 +80,12 @@ impl Building<'_> {
                 Box::new(Covered::new(self.build(input)?, projection.clone(), key_fields(input)))
             }
             PlanNode::Project { input, projection, matcher, sort, .. } => {
-                let capped = !crate::index::clustered_by_id(collection);
-                let metadata = Metadata::of(projection, sort.clone(), key_fields(input), capped);
+                let numbers = Numbers::new(reads, collection);
+                let metadata = Metadata::of(projection, sort.clone(), key_fields(input), numbers);
                 Box::new(Project::new(self.build(input)?, projection.clone(), matcher.clone(), metadata))
             }
-            PlanNode::RecordId { input } => {
-                let capped = !crate::index::clustered_by_id(collection);
-                Box::new(RecordId::new(self.build(input)?, capped))
+            PlanNode::RecordId { input, shown } => {
+                Box::new(RecordId::new(self.build(input)?, Numbers::new(reads, collection), *shown))
             }
             PlanNode::ReturnKey { input } => Box::new(ReturnKey::new(self.build(input)?, key_fields(input))),
         })

@@ -28,20 +28,23 @@ struct Kept {
     doc: Option<Vec<u8>>,
     record: Vec<u8>,
     key: Option<(Vec<u8>, Vec<u8>)>,
+    metadata: Option<Vec<u8>>,
 }
 
 impl Kept {
-    fn of(row: Row<'_>) -> Self {
+    fn of(row: Row<'_>, metadata: Option<RawDoc<'_>>) -> Self {
         Kept {
             doc: row.doc.map(|doc| doc.as_bytes().to_vec()),
             record: row.record.to_vec(),
             key: row.key.map(|(key, bits)| (key.to_vec(), bits.to_vec())),
+            metadata: metadata.map(|metadata| metadata.as_bytes().to_vec()),
         }
     }
 
     fn bytes(&self) -> u64 {
         let key = self.key.as_ref().map_or(0, |(key, bits)| key.len() + bits.len());
-        (self.doc.as_ref().map_or(0, Vec::len) + self.record.len() + key) as u64
+        let metadata = self.metadata.as_ref().map_or(0, Vec::len);
+        (self.doc.as_ref().map_or(0, Vec::len) + self.record.len() + key + metadata) as u64
     }
 
     fn row(&self) -> Row<'_> {
@@ -158,7 +161,7 @@ impl Executor {
     pub fn trial_step(&mut self, cx: &mut Cx<'_>) -> Result<Step> {
         let step = self.step(cx)?;
         if step == Step::Row {
-            let kept = Kept::of(self.root.row());
+            let kept = Kept::of(self.root.row(), self.root.metadata());
             self.count_kept(self.stash_bytes + kept.bytes())?;
             self.stash.push_back(kept);
         }
@@ -281,7 +284,7 @@ impl Executor {
             let row = self.plan_row();
             let doc = row.document();
             if !batch.fits(doc.len()) {
-                let kept = Kept::of(row);
+                let kept = Kept::of(row, Operator::metadata(self));
                 self.count_kept(self.stash_bytes + kept.bytes())?;
                 self.stash.push_front(kept);
                 return Ok(Some(false));
@@ -348,7 +351,10 @@ impl Operator for Executor {
     }
 
     fn metadata(&self) -> Option<RawDoc<'_>> {
-        if self.current.is_some() { None } else { self.root.metadata() }
+        match &self.current {
+            Some(kept) => kept.metadata.as_deref().map(RawDoc::new),
+            None => self.root.metadata(),
+        }
     }
 
     fn inputs(&mut self, visit: &mut dyn FnMut(&mut dyn Operator)) {

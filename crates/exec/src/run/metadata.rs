@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 
-use sheaf_bson::{ArrayBuf, Binary, DocBuf, RawDoc, Value};
+use sheaf_bson::{ArrayBuf, DocBuf, RawDoc};
 use sheaf_errors::Result;
 use sheaf_query::projection::Projection;
 use sheaf_query::sort::SortPattern;
 
-use sheaf_rows::Row;
+use sheaf_rows::{Cx, Row};
+
+use super::number::Numbers;
 
 /// The metadata that a projection asks for.
 pub struct Metadata {
@@ -15,7 +17,7 @@ pub struct Metadata {
     sort: Option<Arc<SortPattern>>,
     /// The fields of the rows' keys.
     fields: Vec<(String, bool)>,
-    capped: bool,
+    numbers: Numbers,
 }
 
 impl Metadata {
@@ -24,18 +26,22 @@ impl Metadata {
         projection: &Projection,
         sort: Option<Arc<SortPattern>>,
         fields: Vec<(String, bool)>,
-        capped: bool,
+        numbers: Numbers,
     ) -> Option<Metadata> {
         let names = projection.metadata();
-        (!names.is_empty()).then_some(Metadata { names, sort, fields, capped })
+        (!names.is_empty()).then_some(Metadata { names, sort, fields, numbers })
     }
 
     /// A row's metadata by name. `below` is what the operators below say of it.
-    pub fn of_row(&self, row: Row<'_>, below: Option<RawDoc<'_>>) -> Result<DocBuf> {
+    pub fn of_row(&mut self, row: Row<'_>, below: Option<RawDoc<'_>>, cx: &mut Cx<'_>) -> Result<DocBuf> {
         let mut out = DocBuf::new();
         for name in &self.names {
             match *name {
-                "recordId" => _ = out.append("recordId", record_id(row.record, self.capped)),
+                "recordId" => {
+                    if let Some(number) = self.numbers.of(row.record, cx)? {
+                        out.append("recordId", number);
+                    }
+                }
                 "indexKey" => {
                     if let Some(key) = index_key(row, &self.fields) {
                         out.append("indexKey", &key);
@@ -60,14 +66,10 @@ impl Metadata {
         }
         Ok(out)
     }
-}
 
-/// What stands for a record's number: a capped collection's own, and otherwise the record's key, which is the
-/// comparable form of `_id`.
-pub fn record_id(record: &[u8], capped: bool) -> Value<'_> {
-    match record.first_chunk::<8>() {
-        Some(number) if capped => Value::Int64(i64::from_be_bytes(*number)),
-        _ => Value::Binary(Binary { subtype: 0, bytes: record }),
+    /// The command is over.
+    pub fn suspend(&mut self) {
+        self.numbers.suspend();
     }
 }
 

@@ -9,6 +9,7 @@ mod fetch;
 mod merge;
 mod metadata;
 mod near;
+mod number;
 mod owned;
 mod probe;
 mod project;

@@ -10,7 +10,8 @@ use sheaf_query::projection::Projection;
 
 use sheaf_rows::{BoxOperator, Cx, Figures, Operator, Row, Step};
 
-use super::metadata::{Metadata, index_key, record_id};
+use super::metadata::{Metadata, index_key};
+use super::number::Numbers;
 use super::scan::key_document;
 
 /// Builds a document of dotted paths and values, nesting paths that share a beginning.
@@ -83,8 +84,10 @@ impl Operator for Project {
         if step == Step::Row {
             let row = self.input.row();
             let doc = row.document();
-            let metadata =
-                self.metadata.as_ref().map(|wanted| wanted.of_row(row, self.input.metadata())).transpose()?;
+            let metadata = match &mut self.metadata {
+                Some(wanted) => Some(wanted.of_row(row, self.input.metadata(), cx)?),
+                None => None,
+            };
             let metadata = metadata.as_ref().map_or(RawDoc::EMPTY, DocBuf::as_raw);
             apply(&self.projection, Some(&self.matcher), doc, metadata, cx, &mut self.arena, &mut self.doc)?;
         }
@@ -95,6 +98,11 @@ impl Operator for Project {
     }
     fn metadata(&self) -> Option<RawDoc<'_>> {
         self.input.metadata()
+    }
+
+    fn suspend(&mut self) {
+        self.metadata.iter_mut().for_each(Metadata::suspend);
+        self.input.suspend();
     }
 
     fn inputs(&mut self, visit: &mut dyn FnMut(&mut dyn Operator)) {
@@ -163,18 +171,19 @@ impl Operator for Covered {
     }
 }
 
-/// Adds `$recordId`: the number of a capped collection's record, and otherwise the record's key, which is the
-/// comparable form of `_id`.
+/// Adds the [numbers](Numbers) of records: to the documents (`$recordId`), or beside them for a pipeline's `$meta`.
 pub struct RecordId {
     input: BoxOperator,
-    capped: bool,
+    numbers: Numbers,
+    shown: bool,
+    /// The document with its number, or the metadata with it.
     doc: DocBuf,
     figures: Figures,
 }
 
 impl RecordId {
-    pub fn new(input: BoxOperator, capped: bool) -> Self {
-        RecordId { input, capped, doc: DocBuf::new(), figures: Figures::default() }
+    pub fn new(input: BoxOperator, numbers: Numbers, shown: bool) -> Self {
+        RecordId { input, numbers, shown, doc: DocBuf::new(), figures: Figures::default() }
     }
 }
 
@@ -186,16 +195,27 @@ impl Operator for RecordId {
         let step = self.input.work(cx)?;
         if step == Step::Row {
             let row = self.input.row();
-            self.doc = DocBuf::from(row.document());
-            self.doc.append("$recordId", record_id(row.record, self.capped));
+            let (with, name) = match self.shown {
+                true => (row.document(), "$recordId"),
+                false => (self.input.metadata().unwrap_or(RawDoc::EMPTY), "recordId"),
+            };
+            self.doc = DocBuf::from(with);
+            if let Some(number) = self.numbers.of(row.record, cx)? {
+                self.doc.append(name, number);
+            }
         }
         Ok(self.figures.count(step))
     }
     fn row(&self) -> Row<'_> {
-        Row { doc: Some(self.doc.as_raw()), ..self.input.row() }
+        let row = self.input.row();
+        if self.shown { Row { doc: Some(self.doc.as_raw()), ..row } } else { row }
     }
     fn metadata(&self) -> Option<RawDoc<'_>> {
-        self.input.metadata()
+        if self.shown { self.input.metadata() } else { Some(self.doc.as_raw()) }
+    }
+    fn suspend(&mut self) {
+        self.numbers.suspend();
+        self.input.suspend();
     }
 
     fn inputs(&mut self, visit: &mut dyn FnMut(&mut dyn Operator)) {

@@ -174,6 +174,18 @@ def cursors_and_sessions_are_their_users(server):
         command_fails(13, reader.lib, {"killCursors": "many", "cursors": [Int64(opened)]})
         assert len(root.lib.command({"getMore": Int64(opened), "collection": "many"}, session=session)["cursor"]["nextBatch"]) == 8
     command_fails(13, reader.admin, "killAllSessions", [])
+    # Who may kill no others' sessions kills his own: one by its number, or all of them.
+    with root.start_session() as of_root, reader.start_session() as one, reader.start_session() as two:
+        sessions = [(root, of_root), (reader, one), (reader, two)]
+        for named, left in (([one.session_id], [0, 2]), ([], [0])):
+            cursors = [client.lib.command({"find": "many", "batchSize": 2}, session=of)["cursor"]["id"] for client, of in sessions]
+            reader.admin.command("killSessions", named)
+            for at, (client, of) in enumerate(sessions):
+                more = {"getMore": Int64(cursors[at]), "collection": "many"}
+                if at in left:
+                    assert client.lib.command(more, session=of)["cursor"]["nextBatch"]
+                else:
+                    fails(43, lambda client=client, of=of, more=more: client.lib.command(more, session=of))
 
 
 def sessions_are_killed_by_user(server):

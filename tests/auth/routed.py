@@ -1,10 +1,11 @@
 """What a stranger can do through a router, behind which everybody is the router: as little as on a single server."""
 
 import contextlib
+import hashlib
 import threading
 
 import pymongo
-from bson import Int64
+from bson import Binary, Int64
 from common import command_fails, connect, fails
 from members import wait_for
 from sheaf_process import Server
@@ -52,7 +53,11 @@ def others_cursors_and_sessions(root, reader):
             assert session.session_id["id"] not in seen, name
         command_fails(13, reader.lib, {"getMore": Int64(cursor), "collection": "papers"})
         command_fails(13, reader.lib, {"killCursors": "papers", "cursors": [Int64(cursor)]})
-        command_fails(13, reader.admin, "killSessions", [session.session_id])
+        # A number without a user is one's own; a session of somebody else needs the right for any.
+        reader.admin.command("killSessions", [session.session_id])
+        reader.admin.command("killSessions", [])
+        others = {**session.session_id, "uid": Binary(hashlib.sha256(b"root@admin").digest())}
+        command_fails(13, reader.admin, "killSessions", [others])
         command_fails(13, reader.admin, "killAllSessions", [])
         # Whoever knows its number ends nobody else's session.
         reader.admin.command("endSessions", [session.session_id])

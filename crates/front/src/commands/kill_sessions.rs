@@ -2,18 +2,30 @@
 
 use std::collections::HashSet;
 
-use sheaf_auth::UserName;
+use sheaf_auth::{Target, UserName};
 use sheaf_bson::{RawDoc, Value};
 use sheaf_errors::{Code, Result, bail};
 
 use super::end_sessions::{own_documents, session_list};
+use crate::access::Rights;
 use crate::args::Args;
 use crate::command::*;
 use crate::reply::Reply;
 use crate::request::Request;
 use crate::session::{LogicalSessionId, NOBODY};
 
-/// `{killSessions: [lsid, ...]}`; an empty list means all of the user's, and everybody is one user.
+/// Whether a list of sessions names none but one's own: those that say no user are.
+fn are_own(asked: Asked<'_>, rights: &Rights) -> bool {
+    let Some(own) = rights.account().map(|account| account.digest()) else { return true };
+    let is_own = |session: Value<'_>| match session.as_doc().and_then(|lsid| lsid.get("uid")) {
+        Some(Value::Binary(uid)) => uid.bytes == own,
+        // Where it is none, parsing says so.
+        _ => true,
+    };
+    asked.first().as_array().is_none_or(|list| list.values().all(is_own))
+}
+
+/// `{killSessions: [lsid, ...]}`; an empty list means all of the user's. Where nobody says who he is, everybody is one user.
 pub struct KillSessions(Vec<LogicalSessionId>);
 
 impl<'a> Command<'a, Request<'a>> for KillSessions {
@@ -30,7 +42,10 @@ impl<'a> Command<'a, Request<'a>> for KillSessions {
         admin_only: false,
         test_only: false,
         concerns: Concerns::NONE,
-        privileges: Privileges::Needs(&[Privilege::on(Resource::Cluster, &[Action::KillAnySession])]),
+        privileges: Privileges::ByCommand(
+            "killAnySession on the cluster, unless all sessions are the user's own",
+            |asked, rights| are_own(asked, rights) || rights.may(Target::Cluster, &[Action::KillAnySession]),
+        ),
         spread: Spread::AllShards,
         counter: Counter::Command,
         threads: Threads::DataMayBlock,
@@ -44,7 +59,10 @@ impl<'a> Command<'a, Request<'a>> for KillSessions {
 
     fn run(self, op: &Request<'a>) -> Result<Reply> {
         let ids: Vec<_> = self.0.into_iter().map(|id| op.session(id)).collect();
-        kill(op, (!ids.is_empty()).then_some(&ids))?;
+        match op.rights.account() {
+            Some(account) if ids.is_empty() => kill_of(op, &[account.digest()])?,
+            _ => kill(op, (!ids.is_empty()).then_some(&ids))?,
+        }
         Ok(Reply::ok())
     }
 }
@@ -90,11 +108,16 @@ impl<'a> Command<'a, Request<'a>> for KillAllSessions {
             return Ok(Reply::ok());
         }
         let owners: Vec<_> = self.users.iter().map(sheaf_auth::user_digest).collect();
-        let is_one = |owner: Option<&[u8; 32]>| owner.is_some_and(|owner| owners.contains(owner));
-        kill(op, Some(&op.role.sessions().those(&is_one)))?;
-        op.role.sessions().kill_elsewhere(&owners, &|| op.check_interrupt())?;
+        kill_of(op, &owners)?;
         Ok(Reply::ok())
     }
+}
+
+/// Stops what all sessions of these users are doing.
+fn kill_of(op: &Request<'_>, owners: &[[u8; 32]]) -> Result<()> {
+    let is_one = |owner: Option<&[u8; 32]>| owner.is_some_and(|owner| owners.contains(owner));
+    kill(op, Some(&op.role.sessions().those(&is_one)))?;
+    op.role.sessions().kill_elsewhere(owners, &|| op.check_interrupt())
 }
 
 /// `{killAllSessionsByPattern: [{lsid: ...} | {uid: ...} | {users, roles}, ...]}`.

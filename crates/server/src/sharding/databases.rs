@@ -9,32 +9,14 @@
 //! been made here again since, once.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use sheaf_bson::{DocBuf, doc};
 use sheaf_errors::{Code, Error, Result};
 use sheaf_storage::{CreateCollection, Interrupt};
 
 use super::ShardServer;
+use super::home_asked::{Home, HomeAsked};
 use crate::op::Operation;
-
-/// Where a database lives.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Home {
-    Here,
-    Elsewhere,
-    Nowhere,
-}
-
-/// What the directory has said of a database, and what of drops was known here before.
-pub(crate) struct HomeAsked {
-    db: String,
-    /// When it had been dropped here.
-    dropped: Option<Instant>,
-    /// How many databases had been.
-    drops: u64,
-    home: Home,
-}
 
 impl ShardServer {
     /// Where the directory has a database, asked now. Everything lives on a set that is no shard yet.

@@ -17,6 +17,7 @@ mod effects;
 pub mod figures;
 mod guarded;
 mod hidden;
+mod home_asked;
 pub mod homes;
 mod identity;
 mod key_index;
@@ -42,8 +43,8 @@ pub mod turns;
 mod version;
 mod writing;
 
-pub(crate) use databases::HomeAsked;
 pub use guarded::Guarded;
+pub(crate) use home_asked::HomeAsked;
 pub use identity::warn_of_role;
 pub use names::transaction_id;
 pub use placements::{Placed, Placements};

@@ -197,6 +197,9 @@ impl Db {
             return Ok(pipeline.open(Box::new(Empty::default()), &shared));
         };
         if depth == 0 {
+            if collection.is_view() {
+                check_view_collation(&collection, pipeline)?;
+            }
             self.check_here(namespace, &collection)?;
         }
         if let Some((on, stages)) = &collection.view {

@@ -13,6 +13,8 @@ pub struct View {
     pub stages: ArrayBuf,
     /// The view itself, "db.view".
     pub namespace: String,
+    /// How it compares strings, where that has to be said.
+    collation: Option<DocBuf>,
 }
 
 /// The view that an error tells of.
@@ -25,7 +27,8 @@ pub fn resolved(error: &Error) -> Option<View> {
     let (_, collection) = view.get("ns")?.as_str()?.split_once('.')?;
     let stages = ArrayBuf::of(view.get("pipeline")?.as_array()?.values());
     let namespace = told.get("view")?.as_str()?.to_owned();
-    Some(View { collection: collection.to_owned(), stages, namespace })
+    let collation = view.get("collation").and_then(|collation| collation.as_doc()).map(DocBuf::from);
+    Some(View { collection: collection.to_owned(), stages, namespace, collation })
 }
 
 /// The view of this name, if the error tells of that.
@@ -71,6 +74,11 @@ pub fn command(op: &Operation<'_>, view: &View, stages: &[DocBuf]) -> DocBuf {
         drop(out.document("cursor"));
         for field in op.body().iter().filter(|field| stays(field.key())) {
             out.append_element(field);
+        }
+        // The shard has compared the one that the command names with it.
+        let says = op.body().get("collation").is_some();
+        if let Some(collation) = view.collation.as_ref().filter(|_| !says) {
+            out.append("collation", collation.as_raw());
         }
     })
 }

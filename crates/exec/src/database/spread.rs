@@ -1,8 +1,9 @@
 //! What a shard does not read for a router, because it has a part of it only: other collections that are sharded, and views on them.
 
 use sheaf_aggregate::{Namespace, Pipeline};
-use sheaf_bson::{ArrayBuf, DocBuf, Value};
+use sheaf_bson::{ArrayBuf, DocBuf, Value, doc};
 use sheaf_errors::{Code, Error, Result};
+use sheaf_expr::ParseCx;
 use sheaf_storage::Collection;
 
 use super::{Db, resolve_view};
@@ -26,26 +27,36 @@ impl Db {
             return Err(Error::new(Code::STALE_CONFIG, text).with_extra(extra.into_bytes()));
         }
         let system = self.hooks.system.clone();
-        let (on, pipeline) = resolve_view(&view, collection, &Pipeline::default(), system)?;
+        // As the view compares, whatever is asked of it.
+        let mut cx = ParseCx::new().with_collator(collection.collator.clone());
+        let whole = Pipeline::parse(ArrayBuf::build(|_| {}).as_raw(), namespace, &mut cx)?;
+        let (on, pipeline) = resolve_view(&view, collection, &whole, system)?;
         let mut read = vec![on.clone()];
         pipeline.foreign_namespaces(&mut read);
         for other in &read {
             let Some(other) = view.collection(&other.to_string()) else { continue };
             // Views within views are told one after the other.
             if (other.is_view() && other.name() != on.collection) || is_spread(&view, other)? {
-                return Err(resolved(namespace, &on, &pipeline.spec()));
+                return Err(resolved(namespace, collection, &on, &pipeline.spec()));
             }
         }
         Ok(())
     }
 }
 
-fn resolved(view: &Namespace, on: &Namespace, stages: &ArrayBuf) -> Error {
+fn resolved(view: &Namespace, shown: &Collection, on: &Namespace, stages: &ArrayBuf) -> Error {
+    let collation = shown.options.as_raw().get("collation");
+    let simple = doc! { "locale": "simple" };
+    // Measurements are compared as their buckets are.
+    let simple = Some(Value::Document(simple.as_raw())).filter(|_| !shown.is_timeseries());
     let extra = DocBuf::build(|out| {
         {
             let mut resolved = out.document("resolvedView");
             resolved.append("ns", on.to_string().as_str());
             resolved.append("pipeline", Value::Array(stages.as_raw()));
+            if let Some(collation) = collation.or(simple) {
+                resolved.append("collation", collation);
+            }
         }
         out.append("view", view.to_string().as_str());
     });

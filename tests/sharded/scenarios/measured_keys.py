@@ -235,3 +235,28 @@ def nobody_replaces_what_is_sharded(cluster):
         assert [group["n"] for group in whole.aggregate(joined)] == [10]
         assert all_of(x) == list(range(-4, 50)) and db.plants.count_documents({"v": {"$gte": 0}}) == 50
         assert not [name for name in db.list_collection_names() if name.startswith("tmp.")]
+
+
+@check
+def streams_of_measurements(cluster):
+    """A view has no stream; a database's shows nothing of what is done to buckets, nor of where these go."""
+    with cluster.client() as client:
+        client.admin.command("enableSharding", "measuredstream", primaryShard="shard0")
+        db = client.measuredstream
+        x = db.create_collection("x", timeseries={"timeField": "t", "metaField": "m"})
+        refused(166, lambda: x.watch())
+        with db.watch() as stream, client.watch() as all_:
+            x.insert_many([{"t": minute(at), "m": at % 10, "v": at} for at in range(50)])
+            client.admin.command("shardCollection", "measuredstream.x", key={"m": 1})
+            cut(client, "measuredstream", {"meta": 5})
+            x.insert_many([{"t": minute(at), "m": at % 10, "v": at} for at in range(50, 100)])
+            assert x.update_many({"m": 7}, {"$set": {"m": 7}}).matched_count > 0
+            client.admin.command("reshardCollection", "measuredstream.x", key={"t": 1}, numInitialChunks=2)
+            x.insert_one({"t": minute(3), "m": 3, "v": 100})
+            x.delete_many({"m": 3})
+            client.admin.command("unshardCollection", "measuredstream.x", toShard="shard1")
+            db.plain.insert_one({"_id": 1})
+            for watching in (stream, all_):
+                event = watching.next()
+                assert (event["operationType"], event["ns"]["coll"]) == ("insert", "plain"), event
+        x.drop()

@@ -104,7 +104,7 @@ impl Pipeline {
 
 #[cfg(test)]
 mod tests {
-    use sheaf_bson::{ArrayBuf, doc};
+    use sheaf_bson::{ArrayBuf, Value, doc};
 
     use super::*;
     use crate::stage::{Needs, StagePosition};
@@ -133,11 +133,19 @@ mod tests {
             let stages = ArrayBuf::of(&[doc! { (name): twice.as_raw() }]);
             Pipeline::parse(stages.as_raw(), &Namespace::new("t", collection), &mut ParseCx::new())
         };
-        for entry in STAGES.iter().filter(|entry| entry.needs != Needs::Nothing && entry.name != "$facet") {
+        let asked = |entry: &&&StageEntry| match entry.needs {
+            Needs::Nothing => false,
+            Needs::Own(_) => entry.name == "$changeStream",
+            Needs::Foreign | Needs::Cluster(_) | Needs::Target(_) => entry.name != "$facet",
+        };
+        for entry in STAGES.iter().filter(asked) {
             let codes =
                 ["c", ""].map(|collection| parse(entry.name, collection).err().map(|error| error.code().0));
             assert!(codes.contains(&Some(40413)) && !codes.contains(&None), "{}: {codes:?}", entry.name);
         }
+        // Rights to the figures of a collection are of the stage, whatever it asks for.
+        let counts = ArrayBuf::of(&[doc! { "$collStats": { "count": Value::Null, "count": {} } }]);
+        Pipeline::parse(counts.as_raw(), &Namespace::new("t", "c"), &mut ParseCx::new()).unwrap();
         let error = parse("$merge", "c").unwrap_err();
         assert_eq!(error.message(), "BSON field '$merge.into' is a duplicate field");
     }

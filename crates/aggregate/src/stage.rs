@@ -295,13 +295,15 @@ impl StageEntry {
     }
 
     /// What a stage needs of the rights of who runs it is read of its argument before it is parsed: both must see the same there. Names
-    /// within `$facet` are those of the result, and each of them is looked at.
+    /// within `$facet` are those of the result, and each of them is looked at. Of sources of their own nothing but `$changeStream` has
+    /// rights that depend on fields; what the others make of a field that stands twice is theirs.
     fn names_each_once(&self, argument: Value<'_>) -> Result<()> {
-        let (Value::Document(spec), false) =
-            (argument, self.needs == Needs::Nothing || self.name == "$facet")
-        else {
-            return Ok(());
+        let free = match self.needs {
+            Needs::Nothing => true,
+            Needs::Own(_) => self.name != "$changeStream",
+            Needs::Foreign | Needs::Cluster(_) | Needs::Target(_) => self.name == "$facet",
         };
+        let (Value::Document(spec), false) = (argument, free) else { return Ok(()) };
         let mut known = HashSet::new();
         for field in spec.iter() {
             if !known.insert(field.key_bytes()) {

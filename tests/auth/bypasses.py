@@ -5,7 +5,7 @@ import os
 import threading
 
 import pymongo
-from bson import Binary, Int64, encode
+from bson import Binary, Decimal128, Int64, encode
 from bson.raw_bson import RawBSONDocument
 from common import command_fails, connect, fails
 from scram import Wire
@@ -57,6 +57,38 @@ def fields_that_stand_twice(server):
         fails(40413, lambda: writer.admin.command("aggregate", 1, pipeline=[{stage: everybody}], cursor={}))
 
 
+def places_that_are_no_whole_numbers(server):
+    """An operation's place among the namespaces is read alike by who asks for rights and by who writes."""
+    writer, secret = connect(server, "writer", PASSWORD), connect(server, "root", PASSWORD).secret.c
+    before = list(secret.find())
+    operations = [
+        lambda place: {"insert": place, "document": {"_id": "hack"}},
+        lambda place: {"update": place, "filter": {}, "updateMods": {"$set": {"hack": 1}}},
+        lambda place: {"delete": place, "filter": {}},
+    ]
+    for place in (0, 0.5, 0.9, -0.5, float("nan"), Decimal128("0.4"), Int64(0)):
+        for operation in operations:
+            fails(13, lambda: writer.admin.command("bulkWrite", 1, ops=[operation(place)], nsInfo=[{"ns": "secret.c"}]))
+    assert list(secret.find()) == before
+
+
+def views_that_are_changed_in_part(server):
+    """What a view shows is asked of whoever changes it: of both its parts, of which neither is left as it was."""
+    root = connect(server, "root", PASSWORD)
+    root.lib.create_collection("view", viewOn="mine", pipeline=[])
+    root.lib.hidden.insert_one({"_id": "hidden"})
+    on = lambda name, *actions: {"resource": {"db": "lib", "collection": name}, "actions": list(actions)}
+    root.admin.command("createRole", "viewer", roles=[], privileges=[on("view", "find", "collMod"), on("mine", "find")])
+    root.admin.command("createUser", "viewer", pwd=PASSWORD, roles=["viewer"])
+    lib = connect(server, "viewer", PASSWORD).lib
+    for change in ({"pipeline": [{"$unionWith": "hidden"}]}, {"viewOn": "mine"}):
+        fails(72, lambda: lib.command("collMod", "view", **change), words="Must specify both 'viewOn' and 'pipeline'")
+    fails(13, lambda: lib.command("collMod", "view", viewOn="hidden"))
+    fails(13, lambda: lib.command("collMod", "view", viewOn="mine", pipeline=[{"$unionWith": "hidden"}]))
+    lib.command("collMod", "view", viewOn="mine", pipeline=[{"$match": {"_id": 1}}])
+    assert list(lib.view.find()) == [{"_id": 1}]
+
+
 def fields_of_routers(server):
     """Only servers say for whose retryable write they act."""
     lsid, own = ({"id": Binary(os.urandom(16), 4)} for _ in range(2))
@@ -96,6 +128,9 @@ def cursors_whose_right_was_taken(server):
     assert [len(more(Int64(cursor))) for cursor in cursors] == [1, 1]
     root.admin.command("revokeRolesFromUser", "leaves", roles=[{"role": "read", "db": "lib"}])
     for cursor in cursors:
+        fails(13, lambda: more(Int64(cursor)), words="not authorized for getMore with cursor id")
+        # Nor by a request in a database that one may read, where the cursor is not.
+        fails(13, lambda: leaves.other.command("getMore", Int64(cursor), collection="many"))
         fails(13, lambda: more(Int64(cursor)), words="not authorized for getMore with cursor id")
     root.admin.command("grantRolesToUser", "leaves", roles=[{"role": "read", "db": "lib"}])
     assert [len(more(Int64(cursor))) for cursor in cursors] == [1, 1]
@@ -193,5 +228,6 @@ def one_first_user():
             command_fails(13, nobody.admin, "createUser", "again", pwd=PASSWORD, roles=["root"])
 
 
-CHECKS = [users, fields_that_stand_twice, fields_of_routers, collections_without_which_nobody_logs_in, cursors_whose_right_was_taken,
+CHECKS = [users, fields_that_stand_twice, places_that_are_no_whole_numbers, views_that_are_changed_in_part,
+          fields_of_routers, collections_without_which_nobody_logs_in, cursors_whose_right_was_taken,
           fusions_read_their_collection, who_was_dropped_is_a_stranger]

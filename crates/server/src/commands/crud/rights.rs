@@ -4,6 +4,7 @@ use sheaf_aggregate::{Needs, stage_entry};
 use sheaf_auth::Target;
 use sheaf_bson::{RawDoc, Value};
 use sheaf_front::access::Rights;
+use sheaf_front::args::{At, FromValue, NonNegative};
 
 use crate::command::{Action, Asked};
 
@@ -130,7 +131,9 @@ pub fn may_bulk_write(asked: Asked<'_>, rights: &Rights) -> bool {
     let namespaces = asked.documents("nsInfo");
     asked.documents("ops").into_iter().all(|operation| {
         let Some(kind) = operation.iter().next() else { return true };
-        let place = kind.value().as_exact_i64().and_then(|at| usize::try_from(at).ok());
+        // As the operation itself reads it: 0.5 is 0. What is no place fails when it is parsed.
+        let place = NonNegative::from_value(kind.value(), &At::new("bulkWrite", kind.key())).ok().flatten();
+        let place = place.and_then(|at| usize::try_from(at.0).ok());
         let Some(namespace) = place.and_then(|at| namespaces.get(at)?.get("ns")?.as_str()) else {
             return true;
         };

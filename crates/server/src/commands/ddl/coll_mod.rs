@@ -316,6 +316,13 @@ impl CollMod<'_> {
         if self.view_on.is_none() && self.pipeline.is_none() {
             return Ok(());
         }
+        if op.front.access.enabled && self.view_on.is_some() != self.pipeline.is_some() {
+            // What its reader may read is asked of both together.
+            bail!(
+                Code::INVALID_OPTIONS,
+                "Must specify both 'viewOn' and 'pipeline' when modifying a view and auth is enabled"
+            );
+        }
         if self.view_on.is_some_and(str::is_empty) {
             bail!(Code::BAD_VALUE, "'viewOn' option cannot be an empty string");
         }

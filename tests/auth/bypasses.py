@@ -89,6 +89,23 @@ def views_that_are_changed_in_part(server):
     assert list(lib.view.find()) == [{"_id": 1}]
 
 
+def sessions_of_others(server):
+    """Who else's session is meant is judged as it is read."""
+    root, other = connect(server, "root", PASSWORD), connect(server, "other", PASSWORD)
+    digest = lambda user: Binary(hashlib.sha256(f"{user}@admin".encode()).digest(), 0)
+    root.lib.kept.insert_one({"_id": 0})
+    with root.start_session() as session, session.start_transaction():
+        root.lib.kept.update_one({"_id": 0}, {"$set": {"n": 1}}, session=session)
+        uuid = session.session_id["id"]
+        for command in ("killSessions", "endSessions"):
+            fails(40413, lambda: other.admin.command(command, [document(("id", uuid), ("uid", digest("other")), ("uid", digest("root")))]))
+        fails(13, lambda: other.admin.command("killSessions", [{"id": uuid, "uid": digest("root")}]))
+        # Nobody's is one's own.
+        other.admin.command("killSessions", [{"id": uuid, "uid": None}, {"id": uuid}])
+        session.commit_transaction()
+    assert root.lib.kept.find_one({"_id": 0})["n"] == 1
+
+
 def fields_of_routers(server):
     """Only servers say for whose retryable write they act."""
     lsid, own = ({"id": Binary(os.urandom(16), 4)} for _ in range(2))
@@ -228,6 +245,6 @@ def one_first_user():
             command_fails(13, nobody.admin, "createUser", "again", pwd=PASSWORD, roles=["root"])
 
 
-CHECKS = [users, fields_that_stand_twice, places_that_are_no_whole_numbers, views_that_are_changed_in_part,
+CHECKS = [users, fields_that_stand_twice, places_that_are_no_whole_numbers, views_that_are_changed_in_part, sessions_of_others,
           fields_of_routers, collections_without_which_nobody_logs_in, cursors_whose_right_was_taken,
           fusions_read_their_collection, who_was_dropped_is_a_stranger]

@@ -17,10 +17,10 @@ use crate::session::{LogicalSessionId, NOBODY};
 /// Whether a list of sessions names none but one's own: those that say no user are.
 fn are_own(asked: Asked<'_>, rights: &Rights) -> bool {
     let Some(own) = rights.account().map(|account| account.digest()) else { return true };
-    let is_own = |session: Value<'_>| match session.as_doc().and_then(|lsid| lsid.get("uid")) {
-        Some(Value::Binary(uid)) => uid.bytes == own,
+    let is_own = |session: Value<'_>| {
+        let named = session.as_doc().and_then(|lsid| LogicalSessionId::parse(lsid).ok());
         // Where it is none, parsing says so.
-        _ => true,
+        named.and_then(|id| id.uid).is_none_or(|uid| uid == own)
     };
     asked.first().as_array().is_none_or(|list| list.values().all(is_own))
 }

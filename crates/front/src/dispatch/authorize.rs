@@ -11,6 +11,7 @@ use crate::command::{Action, Asked, Authentication, Description, Privilege, Priv
 use crate::request::Request;
 use crate::role::Role;
 use crate::sasl;
+use crate::session::LogicalSessionId;
 
 /// Whether the client may go on as who it is.
 ///
@@ -151,7 +152,8 @@ pub fn with_user_of_session(role: &dyn Role, client: &Client, body: RawDoc<'_>) 
     }
     let lsid = body.get("lsid")?.as_doc()?;
     let uid = sheaf_auth::user_digest(client.access.lock().user()?);
-    if lsid.get("uid").is_some() {
+    // What is said of a user without naming one is not heeded: by the other servers neither.
+    if LogicalSessionId::parse(lsid).map_or(true, |id| id.uid.is_some()) {
         return None;
     }
     Some(DocBuf::build(|doc| {
@@ -159,7 +161,9 @@ pub fn with_user_of_session(role: &dyn Role, client: &Client, body: RawDoc<'_>) 
             match field.key() {
                 "lsid" => {
                     let mut named = doc.document("lsid");
-                    named.append_all(lsid);
+                    for field in lsid.iter().filter(|field| field.key() != "uid") {
+                        named.append_element(field);
+                    }
                     named.append("uid", Value::Binary(Binary { subtype: 0, bytes: &uid }));
                 }
                 _ => {

@@ -26,7 +26,7 @@ impl LogicalSessionId {
 
     /// Parses `{id: UUID}` or `{id: UUID, uid: digest}`, an operation's `lsid`.
     ///
-    /// Errors: 40414 without `id`, `TypeMismatch`, `InvalidUUID`, 40415.
+    /// Errors: 40414 without `id`, 40413 with one field twice, `TypeMismatch`, `InvalidUUID`, 40415.
     pub fn parse(doc: RawDoc<'_>) -> Result<Self> {
         Self::parse_at(doc, "OperationSessionInfo.lsid")
     }
@@ -34,7 +34,13 @@ impl LogicalSessionId {
     /// Parses the same; `place` is the path that errors name.
     pub fn parse_at(doc: RawDoc<'_>, place: &str) -> Result<Self> {
         let (mut id, mut uid) = (None, None);
+        let mut named = [false; 2];
         for field in doc {
+            if let Some(at) = ["id", "uid"].iter().position(|name| *name == field.key())
+                && std::mem::replace(&mut named[at], true)
+            {
+                bail!(40413, "BSON field '{place}.{}' is a duplicate field", field.key());
+            }
             match (field.key(), field.value()) {
                 ("id", Value::Binary(Binary { subtype: 4, bytes })) => match <[u8; 16]>::try_from(bytes) {
                     Ok(bytes) => id = Some(bytes),

@@ -7,7 +7,7 @@
 //! Nor must it hold up an operation that it was given: drivers have a thread that watches every member, this client looks around while it
 //! waits ([`still_worth_waiting`]).
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::io;
 use std::time::{Duration, Instant};
 
@@ -39,9 +39,12 @@ pub(super) fn find_node(
     let deadline = Instant::now() + SELECTION;
     let alone = to.hosts.len() == 1 && !to.is_replicated();
     let mut patience = if alone { to.connect_timeout } else { FIRST_PATIENCE.min(to.connect_timeout) };
+    // While a set elects, its members are asked again and again: who dialled them anew each time would spend, with TLS and passwords,
+    // the processor time that they need for the election.
+    let mut open = HashMap::new();
     loop {
         let (candidates, named) = (Vec::new(), Vec::new());
-        let mut round = Round { to, preference, newest, patience, candidates, named };
+        let mut round = Round { to, preference, newest, patience, open: &mut open, candidates, named };
         let outcome = round.ask_all();
         let named = round.named;
         if to.replica_set.is_some() {
@@ -105,6 +108,8 @@ struct Round<'a> {
     preference: ReadPreference,
     newest: &'a mut Option<Election>,
     patience: Duration,
+    /// Connections to members that answered in an earlier round, and would not do then.
+    open: &'a mut HashMap<String, Connection>,
     /// Members that would do: how well (0 is best), and how far away.
     candidates: Vec<(u32, Duration, Connection)>,
     /// Those that the set's members name.
@@ -144,10 +149,14 @@ impl Round<'_> {
         let mut hurried = self.to.clone();
         hurried.connect_timeout = limit(self.to.connect_timeout);
         hurried.socket_timeout = limit(self.to.socket_timeout);
-        let mut connection = Connection::open(host, &hurried)?;
+        let mut connection = match self.open.remove(host) {
+            Some(connection) => connection,
+            None => Connection::open(host, &hurried)?,
+        };
         if self.to.direct {
             return Ok(Some(connection));
         }
+        connection.set_timeout(hurried.socket_timeout)?;
         let began = Instant::now();
         let mut role = connection.hello()?;
         let distance = began.elapsed();
@@ -163,6 +172,7 @@ impl Round<'_> {
         }
         if role.primary && role.election.is_some() {
             if role.election < *self.newest {
+                self.open.insert(host.to_owned(), connection);
                 return Err(Error::failed("it does not know yet that another primary was elected"));
             }
             *self.newest = role.election;
@@ -175,7 +185,10 @@ impl Round<'_> {
             | (ReadPreference::Nearest, true, _)
             | (ReadPreference::Nearest, _, true) => 0,
             (ReadPreference::PrimaryPreferred, _, true) | (ReadPreference::SecondaryPreferred, true, _) => 1,
-            _ => return Err(Error::failed(format!("it is no {}", self.preference.name()))),
+            _ => {
+                self.open.insert(host.to_owned(), connection);
+                return Err(Error::failed(format!("it is no {}", self.preference.name())));
+            }
         };
         self.candidates.push((rank, distance, connection));
         Ok(None)

@@ -150,6 +150,9 @@ struct Known {
     /// Each believes: whether it is the primary, and by which election.
     primary: [bool; 3],
     election: [u8; 3],
+    /// How many connections each was asked for, and how often all said what they are.
+    dialled: [usize; 3],
+    hellos: usize,
     /// Member, command, and its document.
     asked: Vec<(usize, String, DocBuf)>,
     /// What the next commands other than hello are answered with; `None` cuts the connection.
@@ -175,6 +178,7 @@ impl MockSet {
             std::thread::spawn(move || {
                 for stream in listener.incoming().flatten() {
                     let known = known.clone();
+                    known.lock().unwrap().dialled[member] += 1;
                     std::thread::spawn(move || serve_member(member, stream, &known));
                 }
             });
@@ -229,6 +233,7 @@ fn serve_member(member: usize, mut stream: std::net::TcpStream, known: &std::syn
             continue;
         }
         let reply = if name == "hello" {
+            known.hellos += 1;
             Some(hello_of(&known, member))
         } else {
             known.asked.push((member, name, DocBuf::from(request.body)));
@@ -395,6 +400,24 @@ fn a_slow_answer_of_the_primary_is_waited_for() {
         insert.send().unwrap();
     });
     assert!(began.elapsed() >= to.socket_timeout);
+}
+
+#[test]
+fn members_are_dialled_once_while_they_elect() {
+    let set = MockSet::start();
+    set.known().primary = [false; 3];
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // Some rounds of questions.
+            while set.known().hellos < 30 {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            set.known().primary[1] = true;
+        });
+        let mut client = Client::connect(&set.connection_string()).unwrap();
+        insert_one(&mut client).unwrap();
+    });
+    assert_eq!(set.known().dialled, [1; 3]);
 }
 
 #[test]

@@ -238,7 +238,7 @@ class Against:
             shutil.rmtree(self.folder, ignore_errors=True)
             print(f"hostile clients, {self.title}: 1 passed, 0 failed")
             return 0
-        print(f"{len(self.findings)} findings:")
+        print(f"FAIL  {time.monotonic() - self.began:5.1f} s  hostile clients, {self.title}, seed {self.options.seed}: {len(self.findings)} findings")
         print("\n".join(finding[:1500] for finding in self.findings[:20]))
         self.report_requests()
         for server in servers:

@@ -112,6 +112,9 @@ class Cluster:
 
     def __exit__(self, kind, value, trace):
         if kind:
-            for server in self.servers:
-                print(f"--- {server.command}\n{server.log_tail(10)}")
+            self.show_logs()
         self.cleanup()
+
+    def show_logs(self):
+        for server in self.servers:
+            print(f"--- {server.command}\n{server.log_tail(10)}", flush=True)

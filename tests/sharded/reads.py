@@ -265,6 +265,12 @@ def explained(cluster):
         assert "$group" in split["splitPipeline"]["mergerPart"][0], split
         whole = explain({"aggregate": "ranged", "pipeline": [{"$match": {"a": 1}}, {"$group": {"_id": "$a"}}], "cursor": {}})
         assert list(whole["shards"]) == ["shard0"], whole
+        # The only operation of a bulkWrite is shown as the write that it is.
+        for name, stage, docs in [("ranged", "SHARD_WRITE", 50), ("plain", "SINGLE_SHARD", 50)]:
+            bulk = {"bulkWrite": 1, "ops": [{"delete": 0, "filter": {}, "multi": True}], "nsInfo": [{"ns": f"explained.{name}"}]}
+            shown = client.admin.command("explain", bulk, verbosity="executionStats")
+            assert shown["queryPlanner"]["winningPlan"]["stage"] == stage, shown
+            assert shown["executionStats"]["totalDocsExamined"] == docs and db[name].count_documents({}) == docs, shown
 
 
 @alone(shards=2, members=1, routers=1)

@@ -22,6 +22,11 @@ pub fn clustered_by_id(collection: &Collection) -> bool {
     collection.capped.is_none()
 }
 
+/// Whether the index is that of a collection which was made as a clustered one.
+pub fn is_clustered(index: &Index) -> bool {
+    index.spec.as_raw().element("clustered").is_some()
+}
+
 /// Whether the index is the collection's own order.
 pub fn is_record_order(collection: &Collection, index: &Index) -> bool {
     index.kind == IndexKind::Id && clustered_by_id(collection)

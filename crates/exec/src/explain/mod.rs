@@ -1,5 +1,6 @@
 //! Explain: plans and their figures in MongoDB's shape.
 
+mod clustered;
 pub mod pipeline;
 mod print;
 mod stages;
@@ -18,6 +19,7 @@ use crate::plan::settings::Settings;
 use crate::plan::{PlanNode, Query};
 use crate::plan::{cache, filters};
 use crate::run::{Executor, Reads};
+use stages::Of;
 
 /// How much to tell.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -189,7 +191,7 @@ impl Explaining {
 
     /// `queryPlanner`.
     pub(crate) fn planner(&self, query: &Query, namespace: &str, top: Top) -> DocBuf {
-        let shown = query.projection_spec.as_raw();
+        let of = Of { query, clustered: is_clustered(&self.collection) };
         DocBuf::build(|out| {
             let salt = index_salt(&self.collection);
             let millis = self.optimization.as_millis() as i32;
@@ -200,13 +202,13 @@ impl Explaining {
             {
                 let mut plan = out.document("winningPlan");
                 plan.append("isCached", self.cached);
-                stages::write_top(&mut plan, top, &self.plan, None, Rows::default(), shown);
+                stages::write_top(&mut plan, top, &self.plan, None, Rows::default(), of);
             }
             let mut rejected = out.array("rejectedPlans");
             for (loser, ..) in &self.losers {
                 let mut plan = rejected.document();
                 plan.append("isCached", false);
-                stages::write_top(&mut plan, top, loser, None, Rows::default(), shown);
+                stages::write_top(&mut plan, top, loser, None, Rows::default(), of);
             }
         })
     }
@@ -220,9 +222,8 @@ impl Explaining {
         verbosity: Verbosity,
         top: Top,
     ) -> DocBuf {
-        let shown = query.projection_spec.as_raw();
-        let keys: u64 = figures.iter().map(|figures| figures.keys_examined).sum();
-        let docs: u64 = figures.iter().map(|figures| figures.docs_examined).sum();
+        let of = Of { query, clustered: is_clustered(&self.collection) };
+        let (keys, docs) = clustered::examined(&self.plan, figures, of.clustered);
         let returned = if top == Top::Find { rows.taken } else { 0 };
         DocBuf::build(|out| {
             out.append("executionSuccess", true);
@@ -233,14 +234,14 @@ impl Explaining {
             {
                 let mut plan = out.document("executionStages");
                 plan.append("isCached", self.cached);
-                stages::write_top(&mut plan, top, &self.plan, Some(figures), rows, shown);
+                stages::write_top(&mut plan, top, &self.plan, Some(figures), rows, of);
             }
             if verbosity == Verbosity::AllPlansExecution {
                 let mut all = out.array("allPlansExecution");
                 if !self.losers.is_empty() {
-                    trial_doc(&mut all.document(), &self.plan, &self.trial, self.score, shown);
+                    trial_doc(&mut all.document(), &self.plan, &self.trial, self.score, of);
                     for (loser, score, figures) in &self.losers {
-                        trial_doc(&mut all.document(), loser, figures, *score, shown);
+                        trial_doc(&mut all.document(), loser, figures, *score, of);
                     }
                 }
             }
@@ -258,7 +259,7 @@ pub(crate) fn cached(
 ) -> DocBuf {
     let hash = cache::shape_hash(query);
     let salt = index_salt(collection);
-    let shown = query.projection_spec.as_raw();
+    let of = Of { query, clustered: is_clustered(collection) };
     let figures = trial.winner.figures();
     let works = figures.iter().map(|figures| figures.works).max().unwrap_or(0);
     DocBuf::build(|out| {
@@ -275,16 +276,16 @@ pub(crate) fn cached(
             let mut from = out.document("createdFromQuery");
             from.append("query", &query.matcher().to_doc());
             from.append("sort", query.sort_spec.as_raw());
-            from.append("projection", shown);
+            from.append("projection", query.projection_spec.as_raw());
         }
         let (plan, score) = (trial.winner.plan().clone(), trial.score);
-        stages::write_top(&mut out.document("cachedPlan"), Top::Find, &plan, None, Rows::default(), shown);
+        stages::write_top(&mut out.document("cachedPlan"), Top::Find, &plan, None, Rows::default(), of);
         {
             let mut all = out.array("creationExecStats");
-            trial_doc(&mut all.document(), &plan, &figures, score, shown);
+            trial_doc(&mut all.document(), &plan, &figures, score, of);
             for (loser, score) in &mut trial.losers {
                 let (plan, figures) = (loser.plan().clone(), loser.figures());
-                trial_doc(&mut all.document(), &plan, &figures, *score, shown);
+                trial_doc(&mut all.document(), &plan, &figures, *score, of);
             }
         }
         {
@@ -294,6 +295,11 @@ pub(crate) fn cached(
         }
         out.append("indexFilterSet", filters::of(query, collection, view).is_some());
     })
+}
+
+/// Whether a collection was made as a clustered one.
+fn is_clustered(collection: &Collection) -> bool {
+    collection.options.as_raw().element("clusteredIndex").is_some()
 }
 
 /// Changes with the indexes that there are.
@@ -334,21 +340,15 @@ fn planner_head(
     }
 }
 
-fn trial_doc(
-    out: &mut DocWriter<'_, Vec<u8>>,
-    plan: &PlanNode,
-    stats: &[Figures],
-    score: f64,
-    shown: RawDoc<'_>,
-) {
-    let sum = |field: fn(&Figures) -> u64| stats.iter().map(field).sum::<u64>() as i32;
+fn trial_doc(out: &mut DocWriter<'_, Vec<u8>>, plan: &PlanNode, stats: &[Figures], score: f64, of: Of<'_>) {
+    let (keys, docs) = clustered::examined(plan, stats, of.clustered);
     out.append("nReturned", stats.first().map_or(0, |s| s.advanced) as i32);
     let nanos = stats.first().map_or(0, |s| s.nanos);
     out.append("executionTimeMillisEstimate", (nanos / 1_000_000) as i32);
-    out.append("totalKeysExamined", sum(|s| s.keys_examined));
-    out.append("totalDocsExamined", sum(|s| s.docs_examined));
+    out.append("totalKeysExamined", keys as i32);
+    out.append("totalDocsExamined", docs as i32);
     out.append("score", score);
-    stages::write(&mut out.document("executionStages"), plan, Some(stats), &mut stages::At::top(shown));
+    stages::write(&mut out.document("executionStages"), plan, Some(stats), &mut stages::At::top(of));
 }
 
 /// A count of all documents reads the collection's own counter.
@@ -379,12 +379,13 @@ fn fast_count(query: &Query, namespace: &str, collection: &Collection, verbosity
 
 fn nothing(query: &Query, namespace: &str, verbosity: Verbosity, top: Top) -> Explained {
     let stats = [Figures { works: 1, eof: true, ..Figures::default() }];
+    let of = Of { query, clustered: false };
     let planner = DocBuf::build(|out| {
         planner_head(out, query, namespace, (0, false), 0);
         {
             let mut plan = out.document("winningPlan");
             plan.append("isCached", false);
-            stages::write_top(&mut plan, top, &PlanNode::Eof, None, Rows::default(), RawDoc::EMPTY);
+            stages::write_top(&mut plan, top, &PlanNode::Eof, None, Rows::default(), of);
         }
         drop(out.array("rejectedPlans"));
     });
@@ -397,14 +398,7 @@ fn nothing(query: &Query, namespace: &str, verbosity: Verbosity, top: Top) -> Ex
             {
                 let mut plan = out.document("executionStages");
                 plan.append("isCached", false);
-                stages::write_top(
-                    &mut plan,
-                    top,
-                    &PlanNode::Eof,
-                    Some(&stats),
-                    Rows::default(),
-                    RawDoc::EMPTY,
-                );
+                stages::write_top(&mut plan, top, &PlanNode::Eof, Some(&stats), Rows::default(), of);
             }
             if verbosity == Verbosity::AllPlansExecution {
                 drop(out.array("allPlansExecution"));

@@ -5,27 +5,37 @@ use sheaf_query::projection::Kind;
 use sheaf_storage::{Index, IndexKind};
 use sheaf_text::TextQuery;
 
+use super::clustered::ClusteredScan;
 use super::{Rows, Top};
 use crate::index::key_pattern;
-use crate::plan::{FilterPart, PlanNode, Scan};
+use crate::plan::{FilterPart, PlanNode, Query, Scan};
 use sheaf_rows::Figures;
 
 type Out<'o, 'b> = &'o mut DocWriter<'b, Vec<u8>>;
+
+/// What a plan is of.
+#[derive(Clone, Copy)]
+pub struct Of<'q> {
+    /// The query.
+    pub query: &'q Query,
+    /// Whether the collection was made as a clustered one.
+    pub clustered: bool,
+}
 
 /// Where the printing of a plan is.
 pub struct At<'q> {
     /// The operator, in the order of the figures.
     operator: usize,
-    /// The projection as the query has it; mongod shows it as it was given.
-    projection: RawDoc<'q>,
+    /// What is printed.
+    of: Of<'q>,
     /// A limit above, which is not shown, has come to its end.
     ended: bool,
 }
 
 impl<'q> At<'q> {
     /// At the top operator.
-    pub fn top(projection: RawDoc<'q>) -> Self {
-        At { operator: 0, projection, ended: false }
+    pub fn top(of: Of<'q>) -> Self {
+        At { operator: 0, of, ended: false }
     }
 }
 
@@ -36,17 +46,18 @@ pub fn write_top(
     plan: &PlanNode,
     stats: Option<&[Figures]>,
     rows: Rows,
-    projection: RawDoc<'_>,
+    of: Of<'_>,
 ) {
     let name = match top {
         // A lookup by `_id` alone takes the express path.
         Top::Find => match plan {
-            PlanNode::IdLookup { filter: None, .. } => return express(out, stats),
-            _ => return write(out, plan, stats, &mut At::top(projection)),
+            PlanNode::IdLookup { filter: None, .. } => return express(out, stats, of),
+            _ => return write(out, plan, stats, &mut At::top(of)),
         },
         Top::Count => "COUNT",
         Top::Update { .. } => "UPDATE",
-        Top::Delete { .. } => "DELETE",
+        Top::Delete { multi: false } => "DELETE",
+        Top::Delete { multi: true } => "BATCHED_DELETE",
     };
     out.append("stage", name);
     if let Some(stats) = stats {
@@ -73,7 +84,7 @@ pub fn write_top(
             Top::Find => out,
         };
     }
-    write(&mut out.document("inputStage"), plan, stats, &mut At::top(projection));
+    write(&mut out.document("inputStage"), plan, stats, &mut At::top(of));
 }
 
 /// The counter of a whole collection.
@@ -83,21 +94,44 @@ pub fn fast_count(out: Out<'_, '_>, n: u64) {
     out.append("nCounted", n as i32).append("nSkipped", 0);
 }
 
-fn express(out: Out<'_, '_>, stats: Option<&[Figures]>) {
-    out.append("stage", "EXPRESS_IXSCAN");
-    if let Some(stats) = stats.and_then(<[Figures]>::first) {
+fn express(out: Out<'_, '_>, stats: Option<&[Figures]>, of: Of<'_>) {
+    out.append("stage", if of.clustered { "EXPRESS_CLUSTERED_IXSCAN" } else { "EXPRESS_IXSCAN" });
+    let stats = stats.and_then(<[Figures]>::first);
+    if let Some(stats) = stats {
         figures(out, stats);
     }
-    out.append("keyPattern", "{ _id: 1 }");
-    out.append("indexName", "_id_");
-    if let Some(stats) = stats.and_then(<[Figures]>::first) {
-        out.append("keysExamined", stats.keys_examined as i32);
+    if !of.clustered {
+        out.append("keyPattern", "{ _id: 1 }");
+        out.append("indexName", "_id_");
+    }
+    if let Some(stats) = stats {
+        out.append("keysExamined", if of.clustered { 0 } else { stats.keys_examined as i32 });
         out.append("docsExamined", stats.docs_examined as i32);
     }
 }
 
+/// Writes the scan of a clustered collection.
+fn clustered(out: Out<'_, '_>, scan: &ClusteredScan<'_>, stats: Option<&[Figures]>, at: &mut At<'_>) {
+    let own = stats.and_then(|stats| scan.figures(stats.get(at.operator..)?));
+    at.operator += scan.operators;
+    let own = own.map(|own| Figures { eof: own.eof || std::mem::take(&mut at.ended), ..own });
+    head(out, scan.name(), scan.filter(at.of.query).as_ref(), own.as_ref());
+    out.append("direction", direction(scan.backward()));
+    scan.write_records(out);
+    if let Some(own) = own {
+        out.append("docsExamined", own.docs_examined as i32);
+    }
+}
+
+fn direction(backward: bool) -> &'static str {
+    if backward { "backward" } else { "forward" }
+}
+
 /// Writes an operator and those below it.
 pub fn write(out: Out<'_, '_>, node: &PlanNode, stats: Option<&[Figures]>, at: &mut At<'_>) {
+    if let Some(scan) = ClusteredScan::of(node) {
+        return clustered(out, &scan, stats, at);
+    }
     let own = stats.and_then(|stats| stats.get(at.operator));
     at.operator += 1;
     // A sort keeps to the limit by itself; mongod shows none above it.
@@ -117,7 +151,15 @@ pub fn write(out: Out<'_, '_>, node: &PlanNode, stats: Option<&[Figures]>, at: &
         }
         PlanNode::CollScan { filter, backward, range } => {
             head(out, if range.is_some() { "CLUSTERED_IXSCAN" } else { "COLLSCAN" }, filter.as_ref(), own);
-            out.append("direction", if *backward { "backward" } else { "forward" });
+            out.append("direction", direction(*backward));
+            if let Some(own) = own {
+                out.append("docsExamined", own.docs_examined as i32);
+            }
+        }
+        PlanNode::IdLookup { id, filter } if at.of.clustered => {
+            head(out, "CLUSTERED_IXSCAN", filter.as_ref(), own);
+            out.append("direction", "forward");
+            out.append("minRecord", id.as_value()).append("maxRecord", id.as_value());
             if let Some(own) = own {
                 out.append("docsExamined", own.docs_examined as i32);
             }
@@ -186,21 +228,24 @@ pub fn write(out: Out<'_, '_>, node: &PlanNode, stats: Option<&[Figures]>, at: &
             head(out, "LIMIT", None, own);
             out.append("limitAmount", *limit as i32);
         }
-        PlanNode::Project { projection, covered, .. } => {
+        PlanNode::Project { input, projection, covered, .. } => {
             let simple = !projection.is_computed()
                 && !projection.needs_match_details()
                 && projection.kind() != Kind::Addition
                 && projection.to_doc().as_raw().values().all(|v| v.as_bool().is_some() || v.is_number());
             let dotted = projection.to_doc().as_raw().iter().any(|e| e.key().contains('.'));
+            let covered = *covered && ClusteredScan::of(input).is_none();
             let name = match (covered, simple && !dotted) {
                 (true, _) => "PROJECTION_COVERED",
                 (false, true) => "PROJECTION_SIMPLE",
                 (false, false) => "PROJECTION_DEFAULT",
             };
             head(out, name, None, own);
-            match at.projection.is_empty() {
+            // Shown as the query has it.
+            let given = at.of.query.projection_spec.as_raw();
+            match given.is_empty() {
                 true => out.append("transformBy", &projection.to_doc()),
-                false => out.append("transformBy", at.projection),
+                false => out.append("transformBy", given),
             };
         }
         PlanNode::ShardingFilter { .. } => {
@@ -310,7 +355,7 @@ fn write_scan(out: Out<'_, '_>, name: &str, scan: &Scan, stats: Option<&Figures>
     out.append("isSparse", index.sparse || wildcard);
     out.append("isPartial", index.partial.is_some());
     out.append("indexVersion", 2);
-    out.append("direction", if scan.backward { "backward" } else { "forward" });
+    out.append("direction", direction(scan.backward));
     if name == "COUNT_SCAN" {
         count_bounds(&mut out.document("indexBounds"), scan);
         if let Some(stats) = stats {

@@ -365,6 +365,12 @@ impl PlanNode {
             PlanNode::CollScan { range: None, .. } => out.push("COLLSCAN".into()),
             PlanNode::CollScan { .. } => out.push("CLUSTERED_IXSCAN".into()),
             PlanNode::IdLookup { .. } => out.push("IDHACK".into()),
+            PlanNode::IndexScan(s) | PlanNode::CountScan(s) | PlanNode::DistinctScan(s)
+                if crate::index::is_clustered(&s.index) =>
+            {
+                let full = s.keys.is_none() && s.bounds.is_full();
+                out.push(if full { "COLLSCAN".into() } else { "CLUSTERED_IXSCAN".into() });
+            }
             PlanNode::IndexScan(s) => out.push(scan("IXSCAN", s)),
             PlanNode::GeoNear(near) => out.push(scan(near.name(), &near.scan)),
             PlanNode::DistinctScan(s) => out.push(scan("DISTINCT_SCAN", s)),

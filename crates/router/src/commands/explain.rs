@@ -2,8 +2,8 @@
 
 use sheaf_bson::{DocBuf, DocWriter, RawDoc, Value};
 use sheaf_cluster::{Answer, Sharded};
-use sheaf_errors::Result;
-use sheaf_front::args::Args;
+use sheaf_errors::{Code, Result, bail};
+use sheaf_front::args::{Args, At, FromValue, NonNegative};
 use sheaf_front::reply::Reply;
 
 use super::aggregate::Plan;
@@ -20,6 +20,9 @@ pub fn run<'a>(_: &mut Args<'a>, op: &Operation<'a>) -> Result<Reply> {
     let explained = op.body().iter().next().and_then(|first| first.value().as_doc());
     let named = explained.and_then(|explained| explained.iter().next());
     let (Some(explained), Some(named)) = (explained, named) else { return forward::to_database(op, false) };
+    if named.key() == "bulkWrite" {
+        return bulk_write(op, explained);
+    }
     let Some(collection) = named.value().as_str().filter(|name| !name.is_empty()) else {
         return forward::to_database(op, false);
     };
@@ -29,16 +32,80 @@ pub fn run<'a>(_: &mut Args<'a>, op: &Operation<'a>) -> Result<Reply> {
         if let Some(stages) = stages.filter(|_| named.key() == "aggregate") {
             let plan = Plan::new(op, explained, collection, stages, placed)?;
             return match &plan.to[..] {
-                [only] if plan.is_local => one(op, only),
+                [only] if plan.is_local => one(op, only, &Body::of(op)),
                 _ => pipeline(op, explained, &plan),
             };
         }
         match placed {
-            Placed::Whole(to) => one(op, to),
+            Placed::Whole(to) => one(op, to, &Body::of(op)),
             Placed::Spread(sharded) => {
                 let to = targets(op, sharded, explained)?;
-                if let [only] = &to[..] { one(op, only) } else { several(op, explained, &to) }
+                match &to[..] {
+                    [only] => one(op, only, &Body::of(op)),
+                    _ => several(op, op.db(), explained, &to),
+                }
             }
+        }
+    })
+}
+
+/// The only operation of a `bulkWrite`, explained as the command that does the same.
+fn bulk_write(op: &Operation<'_>, explained: RawDoc<'_>) -> Result<Reply> {
+    let mut args = Args::of_document("bulkWrite", explained)?;
+    let ops: Vec<RawDoc<'_>> = args.required_documents("ops")?.iter().collect();
+    let namespaces: Vec<RawDoc<'_>> = args.required_documents("nsInfo")?.iter().collect();
+    if op.db() != "admin" {
+        bail!(Code::UNAUTHORIZED, "bulkWrite may only be run against the admin database.");
+    }
+    let [only] = ops[..] else { bail!(Code::INVALID_LENGTH, "explained write batches must be of size 1") };
+    let Some(kind) = only.iter().next() else { return forward::to_database(op, false) };
+    let place = NonNegative::from_value(kind.value(), &At::new("bulkWrite", kind.key()))?;
+    let place = place.and_then(|at| usize::try_from(at.0).ok());
+    let namespace = place.and_then(|at| namespaces.get(at)?.get("ns")?.as_str());
+    let Some((db, collection)) = namespace.and_then(|namespace| namespace.split_once('.')) else {
+        let shown = sheaf_bson::value_text(Value::Document(only));
+        bail!(Code::BAD_VALUE, "BulkWrite ops entry {shown} has an invalid nsInfo index.")
+    };
+    if kind.key() == "insert" {
+        bail!(Code::ILLEGAL_OPERATION, "Cannot explain an insert of bulkWrite");
+    }
+    let inner = single_write(explained, only, kind.key() == "update", collection);
+    let body = with_explained(op, &inner);
+    let body = Body { db, body: body.as_raw() };
+    until_fresh(op, db, collection, false, |placed| match placed {
+        Placed::Whole(to) => one(op, to, &body),
+        Placed::Spread(sharded) => match &targets(op, sharded, inner.as_raw())?[..] {
+            [only] => one(op, only, &body),
+            to => several(op, db, inner.as_raw(), to),
+        },
+    })
+}
+
+/// An operation of a `bulkWrite` as an `update` or a `delete`.
+fn single_write(explained: RawDoc<'_>, only: RawDoc<'_>, updates: bool, collection: &str) -> DocBuf {
+    let multi = only.get("multi").is_some_and(|multi| multi.truthy());
+    DocBuf::build(|out| {
+        out.append(if updates { "update" } else { "delete" }, collection);
+        {
+            let mut list = out.array(if updates { "updates" } else { "deletes" });
+            let mut statement = list.document();
+            for field in only.iter().skip(1) {
+                let name = match field.key() {
+                    "filter" => "q",
+                    "updateMods" => "u",
+                    "constants" => "c",
+                    "multi" if !updates => continue,
+                    "upsertSupplied" | "sampleId" => continue,
+                    name => name,
+                };
+                statement.append(name, field.value());
+            }
+            if !updates {
+                statement.append("limit", i32::from(!multi));
+            }
+        }
+        if let Some(variables) = explained.element("let") {
+            out.append_element(variables);
         }
     })
 }
@@ -54,8 +121,8 @@ fn targets(op: &Operation<'_>, sharded: &Sharded, explained: RawDoc<'_>) -> Resu
 }
 
 /// A command that one shard runs.
-fn one(op: &Operation<'_>, to: &Addressed) -> Result<Reply> {
-    let answer = forward::ask(op, to, &Body::of(op))?;
+fn one(op: &Operation<'_>, to: &Addressed, body: &Body<'_>) -> Result<Reply> {
+    let answer = forward::ask(op, to, body)?;
     let plan = answer.reply();
     if plan.get("queryPlanner").is_some() {
         return Ok(of_plans(plan, "SINGLE_SHARD", &[(to, &answer)]));
@@ -64,7 +131,7 @@ fn one(op: &Operation<'_>, to: &Addressed) -> Result<Reply> {
 }
 
 /// A command that several run, each in part.
-fn several(op: &Operation<'_>, explained: RawDoc<'_>, to: &[Addressed]) -> Result<Reply> {
+fn several(op: &Operation<'_>, db: &str, explained: RawDoc<'_>, to: &[Addressed]) -> Result<Reply> {
     let number = |name: &str| explained.get(name).and_then(|n| n.as_exact_i64()).unwrap_or(0);
     let wanted = number("limit").checked_abs().and_then(|limit| limit.checked_add(number("skip")));
     let inner = DocBuf::build(|out| {
@@ -76,7 +143,7 @@ fn several(op: &Operation<'_>, explained: RawDoc<'_>, to: &[Addressed]) -> Resul
         }
     });
     let body = with_explained(op, &inner);
-    let answers = forward::ask_all(op, to, &Body { db: op.db(), body: body.as_raw() })?;
+    let answers = forward::ask_all(op, to, &Body { db, body: body.as_raw() })?;
     let sorts = explained.get("sort").and_then(|sort| sort.as_doc()).is_some_and(|sort| !sort.is_empty());
     let writes = matches!(inner.as_raw().iter().next().map(|first| first.key()), Some("update" | "delete"));
     let stage = match (sorts, writes) {

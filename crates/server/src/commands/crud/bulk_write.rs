@@ -201,6 +201,14 @@ impl Parsed<'_> {
     }
 }
 
+/// The only operation of a `bulkWrite` that is explained.
+pub enum Only {
+    /// An update.
+    Update(UpdateStatement),
+    /// A delete.
+    Delete(Delete),
+}
+
 enum Kind<'a> {
     Insert(RawDoc<'a>),
     Update(UpdateOp<'a>),
@@ -228,6 +236,28 @@ struct Done {
 }
 
 impl<'a> BulkWrite<'a> {
+    /// The only operation, with its namespace, for `explain`.
+    ///
+    /// Errors: `InvalidLength` if there are several, `IllegalOperation` for an insert, which has no plan.
+    pub(super) fn only(&self, op: &Operation<'_>) -> Result<(&'a str, Only)> {
+        if self.ops.count() != 1 {
+            bail!(Code::INVALID_LENGTH, "explained write batches must be of size 1");
+        }
+        let doc = self.ops.iter().next().unwrap_or(RawDoc::EMPTY);
+        let parsed = self.addressed(doc, Self::parse_op(doc)?)?;
+        let (namespace, variables) = (parsed.namespace, self.variables);
+        match &parsed.kind {
+            Kind::Insert(_) => bail!(Code::ILLEGAL_OPERATION, "Cannot explain an insert of bulkWrite"),
+            Kind::Update(update) => {
+                Ok((namespace, Only::Update(update.statement(op, namespace, variables)?)))
+            }
+            Kind::Delete { filter, multi, hint, collation } => {
+                let selected = Selected { filter: *filter, variables, collation: *collation, hint: *hint };
+                Ok((namespace, Only::Delete(delete_of(op, namespace, &selected, *multi)?)))
+            }
+        }
+    }
+
     fn parse_op(doc: RawDoc<'a>) -> Result<(u64, Kind<'a>)> {
         const PLACE: &str = "bulkWrite.ops";
         let name = doc.iter().next().map_or("", |first| first.key());
@@ -446,11 +476,10 @@ impl<'a> BulkWrite<'a> {
                 Ok(Done { n, modified: Some(result.modified), upserted: result.upserted })
             }
             Kind::Delete { filter, multi, hint, collation } => {
-                let mut parse = collated_cx(op, &collection.namespace, *collation, self.variables)?;
-                let collator = parse.collator().cloned();
-                let mut query = Query { hint: Hint::parse(*hint)?, collator, ..Query::default() };
-                query.matcher = Some(Arc::new(parse_filter(Some(*filter), &mut parse)?));
-                let (n, _) = run_delete(w, cx, collection, &Delete { query, multi: *multi }, false)?;
+                let variables = self.variables;
+                let selected = Selected { filter: *filter, variables, collation: *collation, hint: *hint };
+                let delete = delete_of(op, &collection.namespace, &selected, *multi)?;
+                let (n, _) = run_delete(w, cx, collection, &delete, false)?;
                 Ok(Done { n, modified: None, upserted: None })
             }
         }
@@ -489,6 +518,14 @@ impl<'a> BulkWrite<'a> {
         };
         totals.items.push(item);
     }
+}
+
+fn delete_of(op: &Operation<'_>, namespace: &str, selected: &Selected<'_>, multi: bool) -> Result<Delete> {
+    let mut parse = collated_cx(op, namespace, selected.collation, selected.variables)?;
+    let collator = parse.collator().cloned();
+    let mut query = Query { hint: Hint::parse(selected.hint)?, collator, ..Query::default() };
+    query.matcher = Some(Arc::new(parse_filter(Some(selected.filter), &mut parse)?));
+    Ok(Delete { query, multi })
 }
 
 fn write_failure(out: &mut DocWriter<'_, Vec<u8>>, at: usize, kind: &Kind<'_>, error: &Error) {

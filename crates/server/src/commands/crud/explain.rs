@@ -15,6 +15,7 @@ use sheaf_expr::Env;
 use sheaf_query::update::ApplyCx;
 
 use super::aggregate::Aggregate;
+use super::bulk_write::{BulkWrite, Only};
 use super::count::Count;
 use super::delete::Delete;
 use super::distinct::Distinct;
@@ -29,6 +30,7 @@ use sheaf_rows::{Cx, Limits};
 
 use crate::args::Args;
 use crate::command::*;
+use crate::commands::ddl::names;
 use crate::op::Operation;
 use crate::query_settings::FIELD;
 use crate::reply::Reply;
@@ -94,42 +96,62 @@ impl<'a> Command<'a, Operation<'a>> for Explain<'a> {
             "find" => {
                 let find: Find<'a> = inner("find", self.command)?;
                 let query = find.query(op)?;
-                self.plain(op, find.collection, &query, Top::Find, None, || find.pipeline())
+                self.plain(op, &op.namespace(find.collection), &query, Top::Find, None, || find.pipeline())
             }
             "count" => {
                 let count: Count<'a> = inner("count", self.command)?;
                 let query = count.to_query(op)?;
-                self.plain(op, count.collection, &query, Top::Count, None, || count.pipeline())
+                self.plain(op, &op.namespace(count.collection), &query, Top::Count, None, || count.pipeline())
             }
             "distinct" => {
                 let distinct: Distinct<'a> = inner("distinct", self.command)?;
                 let query = distinct.to_query(op)?;
-                self.plain(op, distinct.collection, &query, Top::Find, None, || distinct.pipeline())
+                self.plain(op, &op.namespace(distinct.collection), &query, Top::Find, None, || {
+                    distinct.pipeline()
+                })
             }
             "update" => {
                 let update: Update<'a> = inner("update", self.command)?;
                 let (collection, statement) = update.only(op)?;
                 let top = Top::Update { multi: statement.multi, upsert: statement.upsert };
                 let test = |doc: RawDoc<'_>| would_modify(op, &statement, doc);
-                self.plain(op, collection, &statement.query, top, Some(&test), ArrayBuf::new)
+                self.plain(op, &op.namespace(collection), &statement.query, top, Some(&test), ArrayBuf::new)
             }
             "delete" => {
                 let delete: Delete<'a> = inner("delete", self.command)?;
                 let (collection, statement) = delete.only(op)?;
                 let top = Top::Delete { multi: statement.multi };
-                self.plain(op, collection, &statement.query, top, None, ArrayBuf::new)
+                self.plain(op, &op.namespace(collection), &statement.query, top, None, ArrayBuf::new)
+            }
+            "bulkWrite" => {
+                let command: BulkWrite<'a> = inner("bulkWrite", self.command)?;
+                if op.db() != "admin" {
+                    bail!(Code::UNAUTHORIZED, "bulkWrite may only be run against the admin database.");
+                }
+                match command.only(op)? {
+                    (on, Only::Update(statement)) => {
+                        let top = Top::Update { multi: statement.multi, upsert: statement.upsert };
+                        let test = |doc: RawDoc<'_>| would_modify(op, &statement, doc);
+                        self.plain(op, on, &statement.query, top, Some(&test), ArrayBuf::new)
+                    }
+                    (on, Only::Delete(delete)) => {
+                        let top = Top::Delete { multi: delete.multi };
+                        self.plain(op, on, &delete.query, top, None, ArrayBuf::new)
+                    }
+                }
             }
             "findAndModify" | "findandmodify" => {
                 let command: FindAndModify<'a> = inner("findAndModify", self.command)?;
+                let on = op.namespace(command.collection);
                 match command.explained(op)? {
                     Action::Remove(delete) => {
                         let top = Top::Delete { multi: false };
-                        self.plain(op, command.collection, &delete.query, top, None, ArrayBuf::new)
+                        self.plain(op, &on, &delete.query, top, None, ArrayBuf::new)
                     }
                     Action::Update { statement, .. } => {
                         let top = Top::Update { multi: false, upsert: statement.upsert };
                         let test = |doc: RawDoc<'_>| would_modify(op, &statement, doc);
-                        self.plain(op, command.collection, &statement.query, top, Some(&test), ArrayBuf::new)
+                        self.plain(op, &on, &statement.query, top, Some(&test), ArrayBuf::new)
                     }
                 }
             }
@@ -196,15 +218,14 @@ impl Explain<'_> {
     fn plain(
         &self,
         op: &Operation<'_>,
-        collection: &str,
+        namespace: &str,
         query: &Query,
         top: Top,
         would_modify: Option<WouldModify<'_>>,
         pipeline: impl FnOnce() -> ArrayBuf,
     ) -> Result<Reply> {
-        let namespace = op.namespace(collection);
         let view = op.view()?;
-        let found = view.collection(&namespace);
+        let found = view.collection(namespace);
         if found.is_some_and(|found| found.is_view()) {
             if !matches!(top, Top::Find | Top::Count) {
                 bail!(
@@ -212,7 +233,8 @@ impl Explain<'_> {
                     "Namespace {namespace} is a view, not a collection"
                 );
             }
-            let on = Namespace::new(op.db(), collection);
+            let (db, collection) = names::split(namespace);
+            let on = Namespace::new(db, collection);
             let stages = pipeline();
             let parsed =
                 parse(stages.as_raw(), &on, &mut parse_cx(op, None)?.with_collator(query.collator.clone()))?;
@@ -224,7 +246,7 @@ impl Explain<'_> {
         let limits = Limits { now_millis: op.now_millis(), ..Limits::default() };
         let (reads, mut cx) = (op.reads(view.clone()), Cx::new(limits, &interrupt));
         let on = found.map(|found| (found, &reads));
-        let explained = explain(query, &namespace, on, &mut cx, self.verbosity, top, would_modify)?;
+        let explained = explain(query, namespace, on, &mut cx, self.verbosity, top, would_modify)?;
         let mut reply = Reply::with_capacity(4096).with("explainVersion", "1");
         reply.fill(|out| {
             write_explained(out, &explained);

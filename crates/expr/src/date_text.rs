@@ -112,36 +112,97 @@ impl<'t> Reader<'t> {
         millis
     }
 
-    /// `Z`, `+02:00`, `GMT`, `EST`, `Europe/London`, ...
+    /// A number of at most so many digits, behind whatever else stands in front of it.
+    fn next_number(&mut self, max: usize) -> Option<i64> {
+        self.run(|c| !c.is_ascii_digit());
+        self.digits(1, max)
+    }
+
+    /// `Z`, `+02:00`, `GMT`, `GMT+2`, `EST`, ...: offsets and abbreviations, but no names of places.
     fn zone(&mut self) -> Option<Zone> {
-        match self.peek()? {
+        self.run(|c| matches!(c, ' ' | '\t' | '('));
+        if self.rest.starts_with("GMT+") || self.rest.starts_with("GMT-") {
+            self.rest = &self.rest[3..];
+        }
+        let zone = match self.peek()? {
             '+' | '-' => {
-                let text = self.run(|c| c.is_ascii_digit() || matches!(c, '+' | '-' | ':'));
-                time::parse_offset(text).map(Zone::Offset)
+                let before = self.rest;
+                let sign = self.rest.as_bytes()[0];
+                self.rest = &self.rest[1..];
+                let digits = self.run(|c| c.is_ascii_digit() || c == ':').len();
+                let text = &before[1..=digits];
+                offset_text(text).map(|seconds| Zone::Offset(if sign == b'-' { -seconds } else { seconds }))
             }
             c if c.is_ascii_alphabetic() => {
                 let name = self.run(|c| c.is_ascii_alphanumeric() || matches!(c, '/' | '_' | '-' | '+'));
-                named_zone(name)
+                abbreviated_zone(name)
             }
             _ => None,
-        }
+        };
+        self.run(|c| c == ')');
+        zone
     }
 }
 
-fn named_zone(name: &str) -> Option<Zone> {
-    let hours = match name.to_ascii_uppercase().as_str() {
-        "Z" | "UTC" | "GMT" => return Some(Zone::Utc),
-        "EST" | "CDT" => -5,
-        "EDT" => -4,
-        "CST" | "MDT" => -6,
-        "MST" | "PDT" => -7,
-        "PST" => -8,
-        "CET" | "BST" => 1,
-        "CEST" | "EET" => 2,
-        "EEST" | "MSK" => 3,
-        _ => return Zone::parse(name).ok(),
+/// The seconds of `5`, `05`, `530`, `0530`, `5:30` and `05:30`.
+fn offset_text(text: &str) -> Option<i64> {
+    let (hours, minutes) = match text.split_once(':') {
+        Some((hours, minutes)) => (hours, minutes),
+        None if text.len() <= 2 => (text, "0"),
+        None => text.split_at_checked(text.len() - 2)?,
     };
-    Some(Zone::Offset(hours * 3600))
+    if !(1..=2).contains(&hours.len()) || !(1..=2).contains(&minutes.len()) {
+        return None;
+    }
+    Some(hours.parse::<i64>().ok()? * 3600 + minutes.parse::<i64>().ok()? * 60)
+}
+
+/// The zone of an abbreviation; military letters are among them. MongoDB takes names of places only as `timezone`.
+fn abbreviated_zone(name: &str) -> Option<Zone> {
+    let name = name.to_ascii_uppercase();
+    let minutes = match name.as_str() {
+        "Z" | "UTC" | "GMT" | "WET" => return Some(Zone::Utc),
+        "NST" => -210,
+        "NDT" => -150,
+        "ACST" => 570,
+        "ACDT" => 630,
+        "IST" => 120,
+        _ => 60 * abbreviated_hours(&name)?,
+    };
+    Some(Zone::Offset(minutes * 60))
+}
+
+fn abbreviated_hours(name: &str) -> Option<i64> {
+    Some(match name {
+        "SST" => -11,
+        "HST" => -10,
+        "AKST" | "HDT" => -9,
+        "PST" | "AKDT" => -8,
+        "MST" | "PDT" => -7,
+        "CST" | "MDT" => -6,
+        "EST" | "CDT" => -5,
+        "AST" | "EDT" => -4,
+        "ADT" => -3,
+        "CET" | "BST" | "WEST" | "WAT" => 1,
+        "CEST" | "EET" | "CAT" | "SAST" => 2,
+        "EEST" | "MSK" | "EAT" => 3,
+        "MSD" => 4,
+        "PKT" => 5,
+        "WIB" => 7,
+        "AWST" | "HKT" | "WITA" => 8,
+        "JST" | "KST" | "WIT" => 9,
+        "AEST" | "CHST" => 10,
+        "AEDT" => 11,
+        "NZST" => 12,
+        "NZDT" => 13,
+        _ => match name.as_bytes() {
+            // J is the zone of whoever looks at the clock.
+            [letter @ b'A'..=b'I'] => i64::from(letter - b'A') + 1,
+            [letter @ b'K'..=b'M'] => i64::from(letter - b'K') + 10,
+            [letter @ b'N'..=b'Y'] => -i64::from(letter - b'N') - 1,
+            _ => return None,
+        },
+    })
 }
 
 /// Reads a date by a format; every character of the text must be used.
@@ -161,20 +222,24 @@ pub(crate) fn parse_by(text: &str, format: &str) -> Result<Parsed, Reason> {
         }
         let wanted = letters.next().unwrap_or('%');
         let read = match wanted {
-            'd' => put(&mut day, at.digits(2, 2)),
-            'm' => put(&mut month, at.digits(2, 2)),
-            'Y' => put(&mut year, at.digits(4, 4)),
+            // As in mongod's parser, numbers may be shorter than the manual says, but those of minutes and seconds.
+            'd' => put(&mut day, at.digits(1, 2)),
+            'm' => put(&mut month, at.digits(1, 2)),
+            'Y' => put(&mut year, at.digits(1, 4)),
             'b' | 'B' => put(&mut month, at.month_name()),
-            'G' => put(&mut iso_year, at.digits(4, 4)),
-            'V' => put(&mut iso_week, at.digits(1, 2)),
-            'u' => put(&mut iso_day, at.digits(1, 1)),
+            'G' => put(&mut iso_year, at.next_number(4)),
+            'V' => put(&mut iso_week, at.next_number(2)),
+            'u' => put(&mut iso_day, at.next_number(1)),
             'j' => put(&mut day_of_year, at.digits(1, 3)),
-            'H' => set(&mut c.hour, at.digits(2, 2)),
+            'H' => set(&mut c.hour, at.digits(1, 2)),
             'M' => set(&mut c.minute, at.digits(2, 2)),
             'S' => set(&mut c.second, at.digits(2, 2)),
             'L' => match at.peek() {
                 Some(digit) if digit.is_ascii_digit() => {
-                    c.millis = at.fraction();
+                    let length = at.rest.bytes().take(3).take_while(u8::is_ascii_digit).count();
+                    let (digits, rest) = at.rest.split_at(length);
+                    c.millis = Reader { rest: digits }.fraction();
+                    at.rest = rest;
                     true
                 }
                 _ => false,
@@ -217,11 +282,12 @@ fn set(target: &mut i64, value: Option<i64>) -> bool {
 fn offset_minutes(at: &mut Reader<'_>) -> Option<Zone> {
     let sign = if at.eat('-') {
         -1
-    } else {
-        at.eat('+');
+    } else if at.eat('+') {
         1
+    } else {
+        return None;
     };
-    at.digits(1, 4).map(|minutes| Zone::Offset(sign * minutes * 60))
+    at.digits(1, 9).map(|minutes| Zone::Offset(sign * minutes * 60))
 }
 
 type IsoDay = (Option<i64>, Option<i64>, Option<i64>);
@@ -263,6 +329,10 @@ pub(crate) fn parse(text: &str) -> Result<Parsed, Reason> {
     if at.rest.is_empty() {
         return Err("Empty string".to_owned());
     }
+    if let Some(seconds) = text.strip_prefix('@').and_then(|seconds| seconds.parse::<i64>().ok()) {
+        let local = seconds.checked_mul(time::MILLIS_PER_SECOND).ok_or("Number out of range")?;
+        return Ok(Parsed { local, zone: Some(Zone::Utc) });
+    }
     if let Some(parsed) = read_year_last(text) {
         return Ok(parsed);
     }
@@ -275,6 +345,8 @@ pub(crate) fn parse(text: &str) -> Result<Parsed, Reason> {
     at.skip_spaces();
     if at.peek().is_some_and(|c| c.is_ascii_digit()) && (marked || had_space) {
         read_time(&mut at, &mut c).ok_or("Unexpected character")?;
+    } else if let Some(hour) = read_time_word(&mut at) {
+        c.hour = hour;
     } else if marked {
         return Err("Unexpected character".to_owned());
     }
@@ -392,7 +464,7 @@ fn read_day_first(at: &mut Reader<'_>) -> Option<i64> {
     let first = at.digits(1, 2)?;
     if at.eat('/') {
         let day = at.digits(1, 2)?;
-        return if at.eat('/') { day_number(at.digits(4, 4)?, first, day) } else { None };
+        return if at.eat('/') { day_number(short_year(at)?, first, day) } else { None };
     }
     at.run(|c| c.is_ascii_alphabetic() && matches!(c, 's' | 't' | 'n' | 'r' | 'h'));
     let separated = at.run(|c| c == '-' || c == '.' || c.is_whitespace());
@@ -406,6 +478,30 @@ fn read_day_first(at: &mut Reader<'_>) -> Option<i64> {
     }
     let month = at.digits(1, 2)?;
     if at.eat('-') || at.eat('.') { day_number(at.digits(4, 4)?, month, first) } else { None }
+}
+
+/// `noon`, `midnight` and `today`, which is midnight too, instead of a time.
+fn read_time_word(at: &mut Reader<'_>) -> Option<i64> {
+    let before = at.rest;
+    match at.run(|c| c.is_ascii_alphabetic()).to_ascii_lowercase().as_str() {
+        "noon" => Some(12),
+        "midnight" | "today" => Some(0),
+        _ => {
+            at.rest = before;
+            None
+        }
+    }
+}
+
+/// A year whose century may be left out: 69 is 2069, 70 is 1970.
+fn short_year(at: &mut Reader<'_>) -> Option<i64> {
+    let before = at.rest.len();
+    let year = at.digits(1, 4)?;
+    Some(match year {
+        year if before - at.rest.len() == 4 || year >= 100 => year,
+        year if year < 70 => year + 2000,
+        year => year + 1900,
+    })
 }
 
 /// `12:30`, `12:30:45.123`, `123045`, `1230`, `11:15 am`.

@@ -120,7 +120,7 @@ pub(crate) enum Zone {
 impl Zone {
     /// Parses an Olson name (`Europe/London`) or an offset (`+05:30`, `-0800`, `+03`).
     pub(crate) fn parse(text: &str) -> Result<Zone> {
-        if matches!(text, "UTC" | "GMT") {
+        if text == "UTC" {
             return Ok(Zone::Utc);
         }
         if let Some(offset) = parse_offset(text) {
@@ -143,8 +143,9 @@ impl Zone {
         }
     }
 
+    /// Whether this is UTC itself; the zone that is called GMT counts as another.
     pub(crate) fn is_utc(&self) -> bool {
-        matches!(self, Zone::Utc)
+        matches!(self, Zone::Utc | Zone::Offset(0))
     }
 
     /// Seconds east of Greenwich at a moment.
@@ -203,7 +204,7 @@ pub(crate) fn parse_offset(text: &str) -> Option<i64> {
         digits.then(|| bytes.iter().fold(0i64, |n, b| n * 10 + i64::from(b - b'0')))
     };
     let (hours, minutes) = match digits.len() {
-        1 | 2 => (number(digits)?, 0),
+        2 => (number(digits)?, 0),
         4 => (number(&digits[..2])?, number(&digits[2..])?),
         5 if digits[2] == b':' => (number(&digits[..2])?, number(&digits[3..])?),
         _ => return None,

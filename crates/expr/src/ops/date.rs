@@ -205,8 +205,8 @@ pub(super) fn date_of_text(text: &str) -> Result<i64> {
 pub(crate) fn checked_millis(c: Civil) -> Option<i64> {
     let fits = (1..=12).contains(&c.month)
         && (1..=time::days_in_month(c.year, c.month)).contains(&c.day)
-        && (0..=24).contains(&c.hour)
+        && (0..24).contains(&c.hour)
         && (0..60).contains(&c.minute)
-        && (0..=60).contains(&c.second);
+        && (0..60).contains(&c.second);
     if fits { c.to_millis() } else { None }
 }

@@ -106,3 +106,15 @@ def names_without_an_address(cluster):
     finally:
         for server in members.servers:
             server.cleanup()
+
+
+@alone(shards=1, members=1, routers=1)
+def a_set_is_a_shard_as_soon_as_it_was_added(cluster):
+    """Until it knew which shard it is, it took everything for its own, and made collections without asking the directory."""
+    with cluster.client(0) as client:
+        for name in ("later1", "later2", "later3"):
+            with ReplicaSet([{}], name=name, args=["--shardsvr"]) as added, added.direct(0) as shard:
+                assert shard.admin.command("shardingState")["enabled"] is False
+                client.admin.command("addShard", cluster.address(added))
+                state = shard.admin.command("shardingState")
+                assert state["enabled"] and state["shardName"] == name, state

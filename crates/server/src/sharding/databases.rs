@@ -21,7 +21,8 @@ use crate::op::Operation;
 impl ShardServer {
     /// Where the directory has a database, asked now. Everything lives on a set that is no shard yet.
     fn home_of(&self, db: &str, go_on: Interrupt<'_>) -> Result<Home> {
-        let Some(own) = self.shard_name() else { return Ok(Home::Here) };
+        let Some(identity) = self.identity()? else { return Ok(Home::Here) };
+        let own = identity.shard.as_str();
         let found = self.directory()?.find("databases", &doc! { "_id": db }, go_on)?;
         let primary = found.first().and_then(|entry| entry.as_raw().get("primary")?.as_str());
         Ok(match primary {

@@ -100,7 +100,7 @@ impl ShardServer {
     }
 
     pub(super) fn directory(&self) -> Result<&Directory> {
-        let Some(identity) = self.identity.get() else {
+        let Some(identity) = self.identity()? else {
             return Err(Error::new(Code::SHARDING_STATE_NOT_INITIALIZED, "this set is no shard yet"));
         };
         Ok(self.directory.get_or_init(|| {

@@ -387,14 +387,22 @@ impl ShardServer {
         self.drops.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// The shard's name in its cluster, once it is known.
+    /// The shard's name in its cluster, if the set was added to one.
     pub fn shard_name(&self) -> Option<&str> {
-        self.identity.get().map(|identity| identity.shard.as_str())
+        self.identity().ok().flatten().map(|identity| identity.shard.as_str())
     }
 
-    /// Where the cluster's directory is, once that is known.
+    /// Where the cluster's directory is, if the set was added to a cluster.
     pub fn config_servers(&self) -> Option<String> {
-        self.identity.get().map(|identity| identity.config.to_string())
+        self.identity().ok().flatten().map(|identity| identity.config.to_string())
+    }
+
+    /// Which shard this is, from the moment on in which `addShard` has told it: who waited for the next tick would believe for so long
+    /// that everything lives here.
+    ///
+    /// Errors: those of reading it.
+    pub(super) fn identity(&self) -> Result<Option<&Identity>> {
+        Ok(if self.is_known()? { self.identity.get() } else { None })
     }
 
     // Statements in sessions.

@@ -1,4 +1,4 @@
-//! What the fuzz targets share. The same files serve `crates/server/tests/arbitrary.rs`.
+//! What the fuzz targets share. The same files serve `crates/server/tests/all/arbitrary.rs`.
 
 pub mod command;
 pub mod generate;

@@ -1,17 +1,16 @@
 //! Arbitrary commands, a few thousand from a fixed seed: what `fuzz/targets/commands.rs` runs without end.
-#![allow(missing_docs)]
 
-#[path = "../../../fuzz/support/command.rs"]
+#[path = "../../../../fuzz/support/command.rs"]
 mod command;
-#[path = "../../../fuzz/support/generate.rs"]
+#[path = "../../../../fuzz/support/generate.rs"]
 mod generate;
-#[path = "../../../fuzz/support/language.rs"]
+#[path = "../../../../fuzz/support/language.rs"]
 mod language;
-#[path = "../../../fuzz/support/server.rs"]
+#[path = "../../../../fuzz/support/server.rs"]
 mod server;
-#[path = "../../../fuzz/support/stages.rs"]
+#[path = "../../../../fuzz/support/stages.rs"]
 mod stages;
-#[path = "../../../fuzz/support/words.rs"]
+#[path = "../../../../fuzz/support/words.rs"]
 mod words;
 
 /// Inputs, of some three commands each.

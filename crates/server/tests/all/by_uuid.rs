@@ -1,9 +1,7 @@
 //! Collections named by their UUIDs.
 
-mod support;
-
+use crate::support::{Server, number};
 use sheaf_bson::{DocBuf, OwnedValue, doc};
-use support::{Server, number};
 
 fn errmsg(reply: &DocBuf) -> String {
     reply.as_raw().get("errmsg").and_then(|text| text.as_str()).unwrap_or_default().to_owned()

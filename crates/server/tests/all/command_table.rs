@@ -12,7 +12,7 @@ const HEAD: &str = "\
 # The commands, as they describe themselves
 
 Each command states these beside its code; there are no defaults. A test compares this page with them
-(`UPDATE=1 cargo test -p sheaf-server --test command_table` writes it anew).
+(`UPDATE=1 cargo test -p sheaf-server --test all command_table` writes it anew).
 
 - **access**: whether it reads or writes. **txn**: allowed in a multi-document transaction; *retryable*: also takes a
   `txnNumber` outside of one. **secondary**: where it runs on a member that is not primary; *+* means also on one that is

@@ -4,22 +4,20 @@
 //! `| field field.below` behind a request names the fields of the reply that are shown. `CURSOR` in a request is the cursor that
 //! was opened last. What differs from run to run is shown as `"<time>"`, `"<timestamp>"`, `"<id>"`, `"<uuid>"` or `"<cursor>"`, unless a
 //! request has named it. `UPDATE=1` in the environment writes the replies anew.
-#![allow(missing_docs)]
 #![allow(
     clippy::disallowed_methods,
     reason = "a test reads its scripts, and writes them anew if it is asked to"
 )]
 
-mod support;
-#[path = "../../query/tests/support/text.rs"]
+#[path = "../../../query/tests/support/text.rs"]
 #[allow(dead_code)]
 mod text;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::support::{Connection, Server};
 use sheaf_bson::{ArrayBuf, DocBuf, OwnedValue, RawDoc, Value};
-use support::{Connection, Server};
 
 /// The form of a UUID as text.
 const UUID: &str = "00000000-0000-0000-0000-000000000000";

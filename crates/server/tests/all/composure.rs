@@ -1,13 +1,11 @@
 //! A server ends when it is to, and does not wait for anybody.
 
-mod support;
-
 use std::io::Read;
 use std::time::Duration;
 
+use crate::support::{Connection, Server, message};
 use sheaf_bson::{Value, doc};
 use sheaf_wire::Flags;
-use support::{Connection, Server, message};
 
 /// Reads until the server closes the connection.
 fn reads_to_the_end(connection: &mut Connection) {

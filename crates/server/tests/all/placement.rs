@@ -1,13 +1,11 @@
 //! A shard of one member: what its placements let clients and routers read and write.
 
-mod support;
-
 use std::time::{Duration, Instant};
 
+use crate::support::{Connection, Server, number};
 use sheaf_bson::{ArrayBuf, Binary, DocBuf, DocWriter, RawDoc, Timestamp, Value, doc};
 use sheaf_server::options::ClusterRole;
 use sheaf_storage::{CreateCollection, Uuid};
-use support::{Connection, Server, number};
 
 const UUID: [u8; 16] = [7; 16];
 const STALE: i64 = 13388;

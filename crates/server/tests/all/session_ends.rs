@@ -1,13 +1,11 @@
 //! When sessions end, and what goes with them.
 
-mod support;
-
 use std::time::Duration;
 
+use crate::support::{Connection, Server, body, message, number};
 use sheaf_bson::{DocBuf, RawDoc, Value, doc};
 use sheaf_server::session::{Leftovers, LogicalSessionId};
 use sheaf_storage::{Statement, Write};
-use support::{Connection, Server, number};
 
 fn id(n: u8) -> LogicalSessionId {
     LogicalSessionId::new([n; 16])
@@ -126,7 +124,7 @@ fn an_operation_under_way_keeps_its_session() {
     let more = doc! {
         "getMore": cursor, "collection": "c", "maxTimeMS": 60_000, "$db": "t", "lsid": &lsid(6),
     };
-    connection.send(&support::message(&more, 0));
+    connection.send(&message(&more, 0));
     let waits = || {
         server.node.clients().iter().any(|client| client.parked.load(std::sync::atomic::Ordering::Relaxed))
     };
@@ -138,7 +136,7 @@ fn an_operation_under_way_keeps_its_session() {
     assert!(server.node.sessions.get(id(6)).is_some());
     assert!(server.node.sessions.get(id(7)).is_none());
     other.run(&doc! { "insert": "c", "documents": [{ "_id": 2 }], "$db": "t" });
-    let reply = support::body(&connection.receive().unwrap());
+    let reply = body(&connection.receive().unwrap());
     assert_eq!(number(&reply, "ok"), 1, "{reply:?}");
     // The cursor is idle now: it does not time out by itself, but goes with its session.
     server.node.cursors.expire(Duration::ZERO, false);

@@ -1,14 +1,12 @@
 //! A replica set of one member, spoken to in bytes: what a set's member says and refuses.
 
-mod support;
-
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use crate::support::{Connection, Server, body, message, number};
 use sheaf_bson::{DocBuf, RawDoc, Value, doc};
 use sheaf_storage::Write as _;
 use sheaf_wire::Flags;
-use support::{Connection, Server, body, message, number};
 
 fn uninitiated() -> Server {
     Server::start(|_, options| options.set_name = Some("rs0".to_owned()))

@@ -1,10 +1,7 @@
 //! A time-series collection answers as a plain collection with the same documents: random measurements, queries and deletes.
-#![allow(missing_docs)]
 
-mod support;
-
+use crate::support::{Connection, Server, number};
 use sheaf_bson::{ArrayBuf, DocBuf, Value, doc};
-use support::{Connection, Server, number};
 
 /// Rounds of measurements and questions.
 const ROUNDS: u64 = 60;

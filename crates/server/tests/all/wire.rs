@@ -1,17 +1,15 @@
 //! A running server, spoken to in bytes.
 #![allow(clippy::disallowed_methods, reason = "a test sends a message or two")]
 
-mod support;
-
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use crate::support::{Server, body, message, number};
 use sheaf_bson::{DocBuf, RawDoc, Value, doc};
 use sheaf_wire::{Compressor, Flags, HEADER_LEN, Header, OpCode, compress, decompress};
-use support::{Server, body, message, number};
 
 #[test]
 fn the_handshake_in_both_opcodes() {

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::sync::LazyLock;
 
 use memchr::memmem::Finder;
-use sheaf_bson::{DocBuf, DocWriter, Element, RawDoc, Value, doc};
+use sheaf_bson::{DocBuf, DocWriter, Element, RawDoc, Value};
 
 use crate::generic::is_generic;
 
@@ -38,30 +38,110 @@ fn put_without_values(doc: RawDoc<'_>, out: &mut DocWriter<'_, Vec<u8>>) {
 enum Fields {
     /// All, but what is known to be secret wherever it stands.
     All,
-    /// These, besides those that every command takes: in place of a secret's field there may be one that is nearly it.
-    Only(&'static [&'static str]),
+    /// These, besides those that every command takes, and of each only what it can soundly hold: in place of a secret's field
+    /// there may be one that is nearly it, and the secret may stand in another one's value.
+    Only(&'static [(&'static str, Holds)]),
     /// All but this one, whose document is a message of a login.
     Login(&'static str),
 }
 
+/// What a field can hold that anybody may see.
+#[derive(Clone, Copy)]
+enum Holds {
+    /// A name: a text, or a list of them.
+    Names,
+    /// A number or a flag.
+    Number,
+    /// One of [`MECHANISMS`], or a list of them.
+    Mechanisms,
+    /// Documents with these fields, names all, or lists of them; a name alone, too.
+    Parts(&'static [&'static str]),
+    /// Documents with resources, which are documents as well.
+    Privileges,
+    /// Whatever a user keeps there, but for credentials.
+    Anything,
+}
+
+/// The mechanisms that clients name.
+const MECHANISMS: &[&str] = &[
+    "SCRAM-SHA-1",
+    "SCRAM-SHA-256",
+    "MONGODB-X509",
+    "MONGODB-OIDC",
+    "MONGODB-CR",
+    "MONGODB-AWS",
+    "GSSAPI",
+    "PLAIN",
+];
+
+const ROLE: Holds = Holds::Parts(&["role", "db"]);
+const USER: Holds = Holds::Parts(&["user", "db", "forAllDBs"]);
+const RESTRICTIONS: Holds = Holds::Parts(&["clientSource", "serverAddress"]);
+
 fn fields(command: &str) -> Fields {
     match command {
-        "saslStart" => Fields::Only(&["saslStart", "mechanism", "autoAuthorize"]),
-        "saslContinue" => Fields::Only(&["saslContinue", "conversationId"]),
-        "authenticate" => Fields::Only(&["authenticate", "mechanism", "user"]),
+        "saslStart" => Fields::Only(&[
+            ("saslStart", Holds::Number),
+            ("mechanism", Holds::Mechanisms),
+            ("autoAuthorize", Holds::Number),
+        ]),
+        "saslContinue" => Fields::Only(&[("saslContinue", Holds::Number), ("conversationId", Holds::Number)]),
+        "authenticate" => Fields::Only(&[
+            ("authenticate", Holds::Number),
+            ("mechanism", Holds::Mechanisms),
+            ("user", Holds::Names),
+        ]),
+        "logout" => Fields::Only(&[("logout", Holds::Number)]),
         "createUser" | "updateUser" => Fields::Only(&[
-            "createUser",
-            "updateUser",
-            "customData",
-            "roles",
-            "digestPassword",
-            "mechanisms",
-            "authenticationRestrictions",
+            ("createUser", Holds::Names),
+            ("updateUser", Holds::Names),
+            ("customData", Holds::Anything),
+            ("roles", ROLE),
+            ("digestPassword", Holds::Number),
+            ("mechanisms", Holds::Mechanisms),
+            ("authenticationRestrictions", RESTRICTIONS),
+        ]),
+        "dropUser" | "grantRolesToUser" | "revokeRolesFromUser" => Fields::Only(&[
+            ("dropUser", Holds::Names),
+            ("grantRolesToUser", Holds::Names),
+            ("revokeRolesFromUser", Holds::Names),
+            ("roles", ROLE),
+        ]),
+        "createRole" | "updateRole" => Fields::Only(&[
+            ("createRole", Holds::Names),
+            ("updateRole", Holds::Names),
+            ("roles", ROLE),
+            ("privileges", Holds::Privileges),
+            ("authenticationRestrictions", RESTRICTIONS),
+        ]),
+        "usersInfo" => Fields::Only(&[
+            ("usersInfo", USER),
+            ("showCredentials", Holds::Number),
+            ("showCustomData", Holds::Number),
+            ("showPrivileges", Holds::Number),
+            ("showAuthenticationRestrictions", Holds::Number),
+            ("filter", Holds::Anything),
         ]),
         "hello" | "isMaster" => Fields::Login("speculativeAuthenticate"),
         _ => Fields::All,
     }
 }
+
+/// The commands that `explain` takes, which carry no secrets of logins: what else stands there is one that was meant otherwise.
+const EXPLAINED: &[&str] = &[
+    "aggregate",
+    "bulkWrite",
+    "count",
+    "delete",
+    "distinct",
+    "find",
+    "findAndModify",
+    "findandmodify",
+    "insert",
+    "mapReduce",
+    "mapreduce",
+    "update",
+];
 
 /// What stands in the names of fields that hold credentials: those of users, as `admin.system.users` keeps them.
 static CREDENTIALS: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("SCRAM-SHA-"));
@@ -78,8 +158,10 @@ pub fn shown<'a>(command: &str, body: RawDoc<'a>) -> Cow<'a, [u8]> {
     match fields(command) {
         Fields::All => without_credentials(body),
         Fields::Only(known) => {
-            let is_shown =
-                |field: &Element<'_>| known.contains(&field.key()) || is_generic(field.key_bytes());
+            let is_shown = |field: &Element<'_>| match known.iter().find(|(name, _)| *name == field.key()) {
+                Some((_, holds)) => holds.soundly(field.value()),
+                None => is_generic(field.key_bytes()),
+            };
             if body.iter().all(|field| is_shown(&field)) {
                 return without_credentials(body);
             }
@@ -115,44 +197,80 @@ pub fn shown<'a>(command: &str, body: RawDoc<'a>) -> Cow<'a, [u8]> {
     }
 }
 
+impl Holds {
+    /// Whether the value is one that such a field can hold.
+    fn soundly(self, value: Value<'_>) -> bool {
+        match (self, value) {
+            (Holds::Anything, _) | (_, Value::Null) => true,
+            (Holds::Number, Value::Document(_) | Value::Array(_)) => false,
+            (_, Value::Bool(_)) => true,
+            (_, value) if value.as_f64().is_some() => true,
+            (Holds::Number, _) => false,
+            (_, Value::Array(list)) => {
+                list.values().all(|value| !matches!(value, Value::Array(_)) && self.soundly(value))
+            }
+            (Holds::Mechanisms, value) => value.as_str().is_some_and(|name| MECHANISMS.contains(&name)),
+            (Holds::Names, value) => value.as_str().is_some(),
+            (Holds::Parts(names), Value::Document(part)) => {
+                part.iter().all(|field| names.contains(&field.key()) && Holds::Names.soundly(field.value()))
+            }
+            (Holds::Privileges, Value::Document(part)) => part.iter().all(|field| match field.key() {
+                "resource" => Holds::Parts(RESOURCE).soundly(field.value()),
+                "actions" => Holds::Names.soundly(field.value()),
+                _ => false,
+            }),
+            (Holds::Parts(_) | Holds::Privileges, value) => value.as_str().is_some(),
+        }
+    }
+}
+
+/// The fields of a privilege's resource.
+const RESOURCE: &[&str] = &["db", "collection", "system_buckets", "cluster", "anyResource"];
+
 /// The command without the secrets of the one that stands in it.
 fn shown_within(body: RawDoc<'_>) -> Cow<'_, [u8]> {
-    let Some(inner) = body.iter().next().and_then(|first| first.value().as_doc()) else {
+    let first = body.iter().next();
+    let inner = first.as_ref().and_then(|first| first.value().as_doc());
+    let name = inner.and_then(|inner| inner.iter().next()).map_or("", |first| first.key());
+    // Of what is nothing to be explained nobody has to see anything.
+    let inner = inner.filter(|_| name != "explain");
+    let hidden = match (inner, fields(name)) {
+        (Some(inner), Fields::All) if EXPLAINED.contains(&name) => Some(without_credentials(inner)),
+        (Some(inner), Fields::Only(_) | Fields::Login(_)) => Some(shown(name, inner)),
+        _ => None,
+    };
+    let is_shown = |field: &Element<'_>| {
+        is_generic(field.key_bytes()) || field.key() == "verbosity" && field.value().as_str().is_some()
+    };
+    if matches!(hidden, Some(Cow::Borrowed(_))) && body.iter().skip(1).all(|field| is_shown(&field)) {
         return Cow::Borrowed(body.as_bytes());
-    };
-    let name = inner.iter().next().map_or("", |first| first.key());
-    // Nothing explains one that explains, so there is nothing in it that anybody has to see.
-    let hidden = match name {
-        "explain" => Cow::Owned(doc! { "explain": HIDDEN }.into_bytes()),
-        _ => shown(name, inner),
-    };
-    let Cow::Owned(hidden) = hidden else { return Cow::Borrowed(body.as_bytes()) };
-    let hidden = DocBuf::build(|doc| {
+    }
+    let shown = DocBuf::build(|doc| {
         for (at, field) in body.iter().enumerate() {
-            match at {
-                0 => {
-                    doc.append(field.key(), RawDoc::new(&hidden));
-                }
-                _ => {
-                    doc.append_element(field);
-                }
+            match (at, &hidden) {
+                (0, Some(inner)) => _ = doc.append(field.key(), RawDoc::new(inner)),
+                (0, None) => _ = doc.append(field.key(), HIDDEN),
+                _ if is_shown(&field) => _ = doc.append_element(field),
+                _ => _ = doc.append(field.key(), HIDDEN),
             }
         }
     });
-    Cow::Owned(hidden.into_bytes())
+    Cow::Owned(shown.into_bytes())
 }
 
 /// A message of a login, of which only its kind is shown.
 fn hide_message(doc: &mut DocWriter<'_, Vec<u8>>, inner: RawDoc<'_>) {
     for field in inner {
-        match field.key() {
-            "saslStart" | "authenticate" | "mechanism" | "db" => {
-                doc.append_element(field);
-            }
-            other => {
-                doc.append(other, HIDDEN);
-            }
-        }
+        let holds = match field.key() {
+            "saslStart" | "authenticate" => Some(Holds::Number),
+            "mechanism" => Some(Holds::Mechanisms),
+            "db" => Some(Holds::Names),
+            _ => None,
+        };
+        match holds.is_some_and(|holds| holds.soundly(field.value())) {
+            true => doc.append_element(field),
+            false => doc.append(field.key(), HIDDEN),
+        };
     }
 }
 
@@ -183,6 +301,8 @@ fn put_without_credentials(doc: RawDoc<'_>, out: &mut DocWriter<'_, Vec<u8>>) {
 
 #[cfg(test)]
 mod tests {
+    use sheaf_bson::doc;
+
     use super::*;
 
     #[test]
@@ -221,7 +341,7 @@ mod tests {
             hides(&doc! { "updateUser": "seen", (field): { "a": "secret" }, "comment": 1 });
             hides(&doc! { "authenticate": 1, "user": "seen", (field): "secret" });
             hides(
-                &doc! { "saslStart": 1, "mechanism": "seen", (field): "secret", "options": { "a": "secret" } },
+                &doc! { "saslStart": 1, "comment": "seen", (field): "secret", "options": { "a": "secret" } },
             );
             hides(&doc! { "saslContinue": 1, "conversationId": 1, (field): "secret", "comment": "seen" });
         }
@@ -231,6 +351,57 @@ mod tests {
         hides(
             &doc! { "explain": { "explain": { "createUser": "u", "pwd": "secret" } }, "verbosity": "seen" },
         );
+    }
+
+    #[test]
+    fn what_stands_where_it_cannot_be_is_hidden() {
+        hides(&doc! { "explain": { "creatUser": "u", "pwd": "secret" }, "verbosity": "seen" });
+        hides(&doc! { "explain": { "pwd": "secret" }, "verbosity": "seen" });
+        hides(&doc! { "explain": "secret", "verbosity": "seen" });
+        hides(&doc! { "explain": { "find": "seen" }, "pwd": "secret" });
+        hides(&doc! { "explain": { "createUser": { "pwd": "secret" }, "comment": "seen" } });
+        for command in ["createUser", "updateUser"] {
+            hides(&doc! { (command): { "user": "x", "pwd": "secret" }, "comment": "seen" });
+            hides(&doc! { (command): "seen", "roles": [{ "role": "read", "db": "x", "pwd": "secret" }] });
+            hides(&doc! { (command): "seen", "roles": [{ "role": { "pwd": "secret" } }] });
+            hides(&doc! { (command): "seen", "roles": { "pwd": "secret" } });
+            hides(&doc! { (command): "seen", "roles": [["secret"]] });
+            hides(&doc! { (command): "seen", "mechanisms": ["secret"] });
+            hides(&doc! { (command): "seen", "mechanisms": "secret", "digestPassword": "secret" });
+            hides(&doc! { (command): "seen", "authenticationRestrictions": [{ "pwd": "secret" }] });
+        }
+        hides(&doc! { "grantRolesToUser": "seen", "pwd": "secret", "roles": ["read"] });
+        hides(&doc! { "createRole": "seen", "privileges": [{ "resource": { "pwd": "secret" } }] });
+        hides(&doc! { "usersInfo": { "user": "u", "db": "d", "pwd": "secret" }, "comment": "seen" });
+        for command in ["saslStart", "saslContinue", "authenticate", "logout"] {
+            hides(&doc! { (command): "secret", "comment": "seen" });
+            hides(&doc! { (command): { "payload": "secret" }, "mechanism": "secret", "comment": "seen" });
+        }
+        let login = doc! { "saslStart": "secret", "mechanism": "secret", "db": { "a": "secret" } };
+        hides(&doc! { "hello": "seen", "speculativeAuthenticate": login.as_raw() });
+    }
+
+    #[test]
+    fn what_is_sound_is_shown() {
+        let role = doc! {
+            "createRole": "r", "roles": ["read", { "role": "x", "db": "y" }],
+            "privileges": [
+                { "resource": { "db": "a", "collection": "" }, "actions": ["find"] },
+                { "resource": { "cluster": true }, "actions": ["inprog"] },
+            ],
+            "authenticationRestrictions": [{ "clientSource": ["127.0.0.1"] }], "$db": "a",
+        };
+        let find = doc! { "explain": { "find": "c", "filter": { "pwd": 1 } }, "verbosity": "x", "$db": "a" };
+        for body in [
+            &role,
+            &find,
+            &doc! { "createUser": "u", "mechanisms": ["SCRAM-SHA-256"], "customData": { "a": 1 }, "roles": [] },
+            &doc! { "usersInfo": [{ "user": "u", "db": "d" }, "v"], "showPrivileges": true },
+            &doc! { "saslStart": 1, "mechanism": "PLAIN", "$db": "a" },
+        ] {
+            let name = body.as_raw().iter().next().unwrap().key();
+            assert_eq!(RawDoc::new(&shown(name, body.as_raw())), body.as_raw());
+        }
     }
 
     #[test]

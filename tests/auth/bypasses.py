@@ -72,6 +72,25 @@ def places_that_are_no_whole_numbers(server):
     assert list(secret.find()) == before
 
 
+def what_was_read_in_two_ways(server):
+    """Rights are asked for what the command's own parser has read."""
+    root = connect(server, "root", PASSWORD)
+    on = lambda collection: {"resource": {"db": "lib", "collection": collection}, "actions": ["find"]}
+    root.admin.command("createRole", "odd", roles=[], privileges=[on(".chunks"), {"resource": {"cluster": True}, "actions": ["viewUser"]}])
+    root.admin.command("createUser", "odd", pwd=PASSWORD, roles=["odd"])
+    odd = connect(server, "odd", PASSWORD)
+    # An empty name is `fs`; `forAllDBs: false` is no question about all.
+    for root_name in ("", "fs", "files"):
+        fails(13, lambda: odd.lib.command("filemd5", 1, root=root_name))
+    fails(13, lambda: odd.admin.command("usersInfo", {"forAllDBs": False, "user": "root", "db": "admin"}))
+    assert len(odd.admin.command("usersInfo", {"forAllDBs": True})["users"]) > 3
+    # Why a command cannot be parsed is told to who might run it.
+    writer = connect(server, "writer", PASSWORD)
+    twice = document(("insert", 0), ("document", {}), ("insert", 0))
+    for db, code in (("lib", 40413), ("secret", 13)):
+        fails(code, lambda: writer.admin.command("bulkWrite", 1, ops=[twice], nsInfo=[{"ns": f"{db}.c"}]))
+
+
 def views_that_are_changed_in_part(server):
     """What a view shows is asked of whoever changes it: of both its parts, of which neither is left as it was."""
     root = connect(server, "root", PASSWORD)
@@ -245,6 +264,6 @@ def one_first_user():
             command_fails(13, nobody.admin, "createUser", "again", pwd=PASSWORD, roles=["root"])
 
 
-CHECKS = [users, fields_that_stand_twice, places_that_are_no_whole_numbers, views_that_are_changed_in_part, sessions_of_others,
+CHECKS = [users, fields_that_stand_twice, places_that_are_no_whole_numbers, what_was_read_in_two_ways, views_that_are_changed_in_part, sessions_of_others,
           fields_of_routers, collections_without_which_nobody_logs_in, cursors_whose_right_was_taken,
           fusions_read_their_collection, who_was_dropped_is_a_stranger]

@@ -53,8 +53,17 @@ impl<'a> Args<'a> {
     /// Arguments taken from a document that stands inside another command, such as the command
     /// that `explain` wraps.
     pub fn of_document(command: &'static str, body: RawDoc<'a>) -> Result<Self> {
+        Args::of_message(command, body, &[])
+    }
+
+    /// Arguments of a message whose fields nobody has sorted yet.
+    pub fn of_message(
+        command: &'static str,
+        body: RawDoc<'a>,
+        sequences: &'a [Sequence<'a>],
+    ) -> Result<Self> {
         let own = body.iter().filter(|field| !crate::generic::is_generic(field.key_bytes()));
-        Args::new(command, body, own.map(|field| (field, false)).collect(), &[])
+        Args::new(command, body, own.map(|field| (field, false)).collect(), sequences)
     }
 
     /// Arguments of a part of a command, such as one entry of `updates`; `place` is its path. Unlike a command,

@@ -3,9 +3,11 @@
 pub use sheaf_auth::Action;
 use sheaf_auth::Target;
 use sheaf_bson::{RawDoc, Value};
+use sheaf_errors::Result;
 use sheaf_wire::Sequence;
 
 use crate::access::Rights;
+use crate::args::Args;
 
 /// What the user of a command must be allowed to do.
 #[derive(Clone, Copy, Debug)]
@@ -87,6 +89,13 @@ pub struct Asked<'a> {
 }
 
 impl<'a> Asked<'a> {
+    /// The arguments as the command itself is given them: what rights depend on is best read by the command's own parser.
+    ///
+    /// Errors: those of fields that stand twice, upon which the command fails as well.
+    pub fn args(self) -> Result<Args<'a>> {
+        Args::of_message(self.command, self.body, self.sequences)
+    }
+
     /// The value of the command's own field.
     pub fn first(self) -> Value<'a> {
         self.body.iter().next().map_or(Value::Missing, |first| first.value())

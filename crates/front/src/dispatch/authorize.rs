@@ -227,7 +227,8 @@ fn allows(role: &dyn Role, rights: &Rights, command: &Description, asked: Asked<
             };
             let named = inner.iter().next().and_then(|first| role.find(first.key()));
             named.is_none_or(|found| {
-                let asked = Asked { command: found.command.name, body: inner, ..asked };
+                // It has no sequences of its own, and is not given those of the message.
+                let asked = Asked { command: found.command.name, body: inner, sequences: &[], ..asked };
                 !matches!(found.command.spec.privileges, Privileges::OfInner)
                     && allows(role, rights, found.command, asked)
             })

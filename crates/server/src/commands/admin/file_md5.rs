@@ -37,7 +37,8 @@ impl<'a> Command<'a, Operation<'a>> for FileMd5<'a> {
         test_only: false,
         concerns: Concerns::NONE,
         privileges: Privileges::ByCommand("find on the chunks of the root that it names", |asked, rights| {
-            let root = asked.body.get("root").and_then(|root| root.as_str()).unwrap_or("fs");
+            // What cannot be parsed fails.
+            let Ok(FileMd5 { root, .. }) = parsed(asked) else { return true };
             rights.may(Target::Collection(asked.db, &format!("{root}.chunks")), &[Action::Find])
         }),
         spread: Spread::Refused,

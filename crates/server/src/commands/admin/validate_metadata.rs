@@ -96,9 +96,10 @@ fn check(collection: &Collection, errors: &mut Vec<DocBuf>) {
 
 fn may_validate(asked: Asked<'_>, rights: &Rights) -> bool {
     let may = |target: Target<'_>| rights.may(target, &[Action::Validate]);
-    let text = |field: &str| asked.body.get(field).and_then(|value| value.as_str());
-    let Some(db) = text("db") else { return may(Target::AnyNormal) };
-    match text("collection") {
+    // What cannot be parsed fails.
+    let Ok(ValidateDbMetadata { db, collection, .. }) = parsed(asked) else { return true };
+    let Some(db) = db else { return may(Target::AnyNormal) };
+    match collection {
         Some(collection) => may(Target::Collection(db, collection)),
         None => may(Target::Database(db)),
     }

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use sheaf_auth::Target;
 use sheaf_bson::{DocBuf, DocWriter, OwnedValue, RawDoc, Value, doc};
 use sheaf_errors::{Code, Error, Result, bail};
 use sheaf_exec::plan::Query;
@@ -10,6 +11,7 @@ use sheaf_exec::plan::query::Hint;
 use sheaf_exec::write::{
     Change, Delete, UpdateStatement, Validator, WriteCx, ends_command, prepare_insert, run_delete, run_update,
 };
+use sheaf_front::access::Rights;
 use sheaf_front::generic::ShardVersion;
 use sheaf_front::sampling::SAMPLE_ID;
 use sheaf_query::update::Update as Modification;
@@ -65,7 +67,7 @@ impl<'a> Command<'a, Operation<'a>> for BulkWrite<'a> {
         concerns: Concerns::WRITE,
         privileges: Privileges::ByCommand(
             "on each namespace that operations name: insert, update (and insert where one upserts), remove; bypassDocumentValidation if it is asked for",
-            super::rights::may_bulk_write,
+            may_bulk_write,
         ),
         spread: Spread::Targeted,
         counter: Counter::Command,
@@ -116,10 +118,7 @@ impl<'a> Command<'a, Operation<'a>> for BulkWrite<'a> {
     }
 
     fn run(self, op: &Operation<'a>) -> Result<Reply> {
-        let kinds = self.ops.iter().map(Self::parse_op).collect::<Result<Vec<_>>>()?;
-        check_count(self.ops.count())?;
-        let parsed = self.ops.iter().zip(kinds).map(|(doc, op)| self.addressed(doc, op));
-        let parsed: Vec<Parsed<'a>> = parsed.collect::<Result<_>>()?;
+        let parsed = self.operations()?;
         op.shard_versions.replace(self.shard_versions.clone());
         let makes = |namespace: &str| parsed.iter().any(|one| one.namespace == namespace && one.makes());
         op.ask_homes(self.namespaces.iter().map(|namespace| (*namespace, makes(namespace))))?;
@@ -167,6 +166,33 @@ impl<'a> Command<'a, Operation<'a>> for BulkWrite<'a> {
         }
         Ok(reply)
     }
+}
+
+/// Whether a `bulkWrite` is allowed: each of its operations as it is going to run, where it writes.
+fn may_bulk_write(asked: Asked<'_>, rights: &Rights) -> bool {
+    let Ok(command) = parsed::<BulkWrite<'_>>(asked) else { return may_know_why(asked, rights) };
+    let Ok(operations) = command.operations() else { return may_know_why(asked, rights) };
+    operations.iter().all(|one| {
+        let mut actions = match &one.kind {
+            Kind::Insert(_) => vec![Action::Insert],
+            Kind::Update(update) if update.upsert => vec![Action::Update, Action::Insert],
+            Kind::Update(_) => vec![Action::Update],
+            Kind::Delete { .. } => vec![Action::Remove],
+        };
+        if command.fields.bypass.validation && !matches!(one.kind, Kind::Delete { .. }) {
+            actions.push(Action::BypassDocumentValidation);
+        }
+        rights.may(Target::of_namespace(one.namespace), &actions)
+    })
+}
+
+/// Whether somebody is told why a command that cannot be parsed fails: who may write whatever it seems to be about.
+fn may_know_why(asked: Asked<'_>, rights: &Rights) -> bool {
+    let all = [Action::Insert, Action::Update, Action::Remove];
+    asked.documents("nsInfo").iter().all(|info| {
+        let named = info.get("ns").and_then(|ns| ns.as_str()).unwrap_or_default();
+        rights.may(Target::of_namespace(named), &all)
+    })
 }
 
 #[derive(Default)]
@@ -256,6 +282,15 @@ impl<'a> BulkWrite<'a> {
                 Ok((namespace, Only::Delete(delete_of(op, namespace, &selected, *multi)?)))
             }
         }
+    }
+
+    /// All operations with their namespaces.
+    ///
+    /// Errors: those of the first one that is not sound.
+    fn operations(&self) -> Result<Vec<Parsed<'a>>> {
+        let kinds = self.ops.iter().map(Self::parse_op).collect::<Result<Vec<_>>>()?;
+        check_count(self.ops.count())?;
+        self.ops.iter().zip(kinds).map(|(doc, op)| self.addressed(doc, op)).collect()
     }
 
     fn parse_op(doc: RawDoc<'a>) -> Result<(u64, Kind<'a>)> {

@@ -341,14 +341,14 @@ fn may_map_reduce(asked: Asked<'_>, rights: &Rights) -> bool {
     if !rights.may(asked.own(), &[Action::Find]) {
         return false;
     }
-    // What is no place fails when it is parsed.
-    let Ok(out) = Out::parse(asked.body.get_or_missing("out")) else { return true };
-    let Some(place) = out.place() else { return true };
-    let mut actions = match out {
+    // What cannot be parsed fails.
+    let Ok(command) = parsed::<MapReduce<'_>>(asked) else { return true };
+    let Some(place) = command.out.place() else { return true };
+    let mut actions = match command.out {
         Out::Replace(_) => vec![Action::Insert, Action::Remove],
         _ => vec![Action::Insert, Action::Update],
     };
-    if asked.bypasses_validation() {
+    if command.bypass_validation {
         actions.push(Action::BypassDocumentValidation);
     }
     rights.may(Target::Collection(place.db.unwrap_or(asked.db), place.collection), &actions)

@@ -4,7 +4,6 @@ use sheaf_aggregate::{Needs, stage_entry};
 use sheaf_auth::Target;
 use sheaf_bson::{RawDoc, Value};
 use sheaf_front::access::Rights;
-use sheaf_front::args::{At, FromValue, NonNegative};
 
 use crate::command::{Action, Asked};
 
@@ -124,29 +123,4 @@ fn inputs<'d>(name: &str, spec: RawDoc<'d>) -> Option<RawDoc<'d>> {
 fn shows_others(spec: Value<'_>) -> bool {
     let Some(spec) = spec.as_doc() else { return false };
     spec.get("allUsers").is_some_and(|all| all.truthy()) || spec.get("users").is_some()
-}
-
-/// Whether a `bulkWrite` is allowed: each of its operations, where it writes.
-pub fn may_bulk_write(asked: Asked<'_>, rights: &Rights) -> bool {
-    let namespaces = asked.documents("nsInfo");
-    asked.documents("ops").into_iter().all(|operation| {
-        let Some(kind) = operation.iter().next() else { return true };
-        // As the operation itself reads it: 0.5 is 0. What is no place fails when it is parsed.
-        let place = NonNegative::from_value(kind.value(), &At::new("bulkWrite", kind.key())).ok().flatten();
-        let place = place.and_then(|at| usize::try_from(at.0).ok());
-        let Some(namespace) = place.and_then(|at| namespaces.get(at)?.get("ns")?.as_str()) else {
-            return true;
-        };
-        let upserts = operation.get("upsert").is_some_and(|upsert| upsert.truthy());
-        let mut actions = match kind.key() {
-            "insert" => vec![Action::Insert],
-            "update" if upserts => vec![Action::Update, Action::Insert],
-            "update" => vec![Action::Update],
-            _ => vec![Action::Remove],
-        };
-        if asked.bypasses_validation() && kind.key() != "delete" {
-            actions.push(Action::BypassDocumentValidation);
-        }
-        rights.may(Target::of_namespace(namespace), &actions)
-    })
 }

@@ -14,12 +14,10 @@ use crate::op::Operation;
 use crate::reply::Reply;
 
 fn may_rename(asked: Asked<'_>, rights: &Rights) -> bool {
-    let (from, to) = (asked.first().as_str(), asked.body.get("to").and_then(|to| to.as_str()));
-    // Without names it fails when it is parsed.
-    let (Some(from), Some(to)) = (from, to) else { return true };
+    // What cannot be parsed fails.
+    let Ok(RenameCollection { from, to, drop_target, .. }) = parsed(asked) else { return true };
     let may = |namespace: &str, actions: &[Action]| rights.may(Target::of_namespace(namespace), actions);
-    let drops = asked.body.get("dropTarget").is_some_and(|drops| drops.truthy());
-    if drops && !may(to, &[Action::DropCollection]) {
+    if drop_target && !may(to, &[Action::DropCollection]) {
         return false;
     }
     let ((from_db, _), (to_db, _)) = (names::split(from), names::split(to));

@@ -1,9 +1,10 @@
 //! `usersInfo`, `rolesInfo` and `invalidateUserCache`.
 
-use sheaf_auth::{Account, Role, RoleName, Roles, UserName, builtin, resolve};
+use sheaf_auth::{Account, Role, RoleName, Roles, Target, UserName, builtin, resolve};
 use sheaf_bson::{DocBuf, DocWriter, RawDoc, Value};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_expr::ParseCx;
+use sheaf_front::access::Rights;
 use sheaf_query::matcher::Matcher;
 
 use super::fields::role_array;
@@ -35,6 +36,48 @@ fn asked<N>(value: Value<'_>, read: impl Fn(Value<'_>) -> Option<N>) -> Result<A
     })
 }
 
+/// A user of this database, or of that which is named.
+fn user(value: Value<'_>, db: &str) -> Option<UserName> {
+    match value {
+        Value::String(user) => Some(UserName::new(user, db)),
+        value => value.as_doc().and_then(UserName::read),
+    }
+}
+
+/// A role of this database, or of that which is named.
+fn role(value: Value<'_>, db: &str) -> Option<RoleName> {
+    match value {
+        Value::String(role) => Some(RoleName::new(role, db)),
+        value => value.as_doc().and_then(RoleName::read),
+    }
+}
+
+/// Whether somebody may see the users that he asks about. What cannot be read fails.
+fn may_show_users(request: sheaf_front::command::Asked<'_>, rights: &Rights) -> bool {
+    let Ok(command) = parsed::<UsersInfo<'_>>(request) else { return true };
+    let may = |target: Target<'_>| rights.may(target, &[Action::ViewUser]);
+    match asked(command.whom, |value| user(value, request.db)) {
+        Ok(Asked::Named(names)) => names.iter().all(|name| {
+            let own = rights.user() == Some(name) && !command.credentials;
+            own || may(Target::Database(&name.db))
+        }),
+        Ok(Asked::All) => may(Target::Cluster),
+        Ok(Asked::OfDatabase) | Err(_) => may(Target::Database(request.db)),
+    }
+}
+
+/// Whether somebody may see the roles that he asks about. What cannot be read fails.
+fn may_show_roles(request: sheaf_front::command::Asked<'_>, rights: &Rights) -> bool {
+    let Ok(command) = parsed::<RolesInfo<'_>>(request) else { return true };
+    let may = |target: Target<'_>| rights.may(target, &[Action::ViewRole]);
+    match asked(command.which, |value| role(value, request.db)) {
+        Ok(Asked::Named(names)) => {
+            names.iter().all(|name| rights.have_role(name) || may(Target::Database(&name.db)))
+        }
+        Ok(Asked::All | Asked::OfDatabase) | Err(_) => may(Target::Database(request.db)),
+    }
+}
+
 /// `{usersInfo: ...}`.
 pub struct UsersInfo<'a> {
     whom: Value<'a>,
@@ -51,7 +94,7 @@ impl<'a> Command<'a, Operation<'a>> for UsersInfo<'a> {
         "describes users",
         Privileges::ByCommand(
             "viewUser on the database of each user, or on every database, unless it is the user itself",
-            super::rights::users_info,
+            may_show_users,
         ),
     );
 
@@ -73,10 +116,7 @@ impl<'a> Command<'a, Operation<'a>> for UsersInfo<'a> {
     fn run(self, op: &Operation<'a>) -> Result<Reply> {
         let view = op.engine().view()?;
         let stored = Stored(&view);
-        let whom = asked(self.whom, |value| match value {
-            Value::String(user) => Some(UserName::new(user, op.db())),
-            value => value.as_doc().and_then(UserName::read),
-        })?;
+        let whom = asked(self.whom, |value| user(value, op.db()))?;
         let mut users = Vec::new();
         match whom {
             Asked::Named(names) => {
@@ -168,7 +208,7 @@ impl<'a> Command<'a, Operation<'a>> for RolesInfo<'a> {
         "describes roles",
         Privileges::ByCommand(
             "viewRole on the database of each role, unless it is one of the user's own",
-            super::rights::roles_info,
+            may_show_roles,
         ),
     );
 
@@ -194,10 +234,7 @@ impl<'a> Command<'a, Operation<'a>> for RolesInfo<'a> {
     fn run(self, op: &Operation<'a>) -> Result<Reply> {
         let view = op.engine().view()?;
         let stored = Stored(&view);
-        let which = asked(self.which, |value| match value {
-            Value::String(role) => Some(RoleName::new(role, op.db())),
-            value => value.as_doc().and_then(RoleName::read),
-        })?;
+        let which = asked(self.which, |value| role(value, op.db()))?;
         let mut roles = Vec::new();
         match &which {
             Asked::Named(names) => {

@@ -28,15 +28,14 @@ pub struct MergeAuthzCollections<'a> {
 
 /// Whether somebody may do what the command asks for.
 fn may(asked: Asked<'_>, rights: &Rights) -> bool {
+    // What cannot be parsed fails.
+    let Ok(MergeAuthzCollections { users, roles, drop, .. }) = parsed(asked) else { return true };
     let mut actions = vec![Action::CreateUser, Action::CreateRole, Action::GrantRole, Action::RevokeRole];
-    if asked.is_true("drop") {
+    if drop {
         actions.extend([Action::DropUser, Action::DropRole]);
     }
-    let reads = ["tempUsersCollection", "tempRolesCollection"].iter().all(|field| {
-        let named = asked.body.get(field).and_then(|name| name.as_str()).filter(|name| !name.is_empty());
-        let Some((db, collection)) = named.map(|name| name.split_once('.').unwrap_or((name, ""))) else {
-            return true;
-        };
+    let reads = [users, roles].iter().filter(|name| !name.is_empty()).all(|name| {
+        let (db, collection) = name.split_once('.').unwrap_or((name, ""));
         rights.may(Target::Collection(db, collection), &[Action::Find])
     });
     rights.may(Target::AnyNormal, &actions) && reads

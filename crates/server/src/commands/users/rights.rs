@@ -1,6 +1,6 @@
 //! What the commands of users and roles ask of who sends them.
 
-use sheaf_auth::{Resource as Pattern, RoleName, Target, UserName};
+use sheaf_auth::{Resource as Pattern, Target, UserName};
 use sheaf_bson::{RawDoc, Value};
 use sheaf_front::access::Rights;
 
@@ -86,40 +86,4 @@ pub fn grant_privileges(asked: Asked<'_>, rights: &Rights) -> bool {
 
 pub fn revoke_privileges(asked: Asked<'_>, rights: &Rights) -> bool {
     privileges(asked, rights, Action::RevokeRole)
-}
-
-/// Those who are asked about, one by one; a list of one that is no list.
-fn each(asked: Asked<'_>, may: impl Fn(Value<'_>) -> bool) -> bool {
-    match asked.first() {
-        Value::Array(list) => list.values().all(may),
-        one => may(one),
-    }
-}
-
-pub fn users_info(asked: Asked<'_>, rights: &Rights) -> bool {
-    each(asked, |whom| {
-        let name = match whom {
-            Value::String(user) => UserName::new(user, asked.db),
-            Value::Document(doc) if doc.get("forAllDBs").is_some() => {
-                return rights.may(Target::Cluster, &[Action::ViewUser]);
-            }
-            whom => match whom.as_doc().and_then(UserName::read) {
-                Some(name) => name,
-                None => return rights.may(database(asked), &[Action::ViewUser]),
-            },
-        };
-        let own = rights.user() == Some(&name) && !asked.is_true("showCredentials");
-        own || rights.may(Target::Database(&name.db), &[Action::ViewUser])
-    })
-}
-
-pub fn roles_info(asked: Asked<'_>, rights: &Rights) -> bool {
-    each(asked, |which| {
-        let name = match which {
-            Value::String(role) => Some(RoleName::new(role, asked.db)),
-            which => which.as_doc().and_then(RoleName::read),
-        };
-        let Some(name) = name else { return rights.may(database(asked), &[Action::ViewRole]) };
-        rights.have_role(&name) || rights.may(Target::Database(&name.db), &[Action::ViewRole])
-    })
 }

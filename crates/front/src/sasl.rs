@@ -75,10 +75,6 @@ impl<'a> Start<'a> {
             );
         };
         request.client.access.lock().conversation = None;
-        if let Some(remote) = request.client.remote {
-            let owed = request.front.strangers.owes(remote.ip().to_canonical());
-            request.client.delay.fetch_max(owed.as_millis() as u64, Ordering::Relaxed);
-        }
         let first = First::read(self.payload)
             .map_err(|error| refuse(request, mechanism.name(), &UserName::new("", db), &error))?;
         let user = UserName::new(first.user.clone(), db);
@@ -131,13 +127,16 @@ pub fn go_on(request: &Request<'_>, id: i32, payload: &[u8]) -> Result<Answer> {
     let (mechanism, user) = (conversation.mechanism, conversation.user.clone());
     match &conversation.step {
         Step::Proof(challenge) => {
+            waits_for_its_turn(request, mechanism, &user)?;
             let proof =
                 challenge.verify(payload).map_err(|error| refuse(request, mechanism, &user, &error))?;
             still_the_same(request, &conversation)?;
             if conversation.skip_empty {
                 log_in(request, mechanism, &user, None)?;
+                was_no_guess(request, &user);
                 return Ok(answer(true, proof));
             }
+            was_no_guess(request, &user);
             conversation.step = Step::Empty;
             request.client.access.lock().conversation = Some(conversation);
             Ok(answer(false, proof))
@@ -155,6 +154,30 @@ pub fn go_on(request: &Request<'_>, id: i32, payload: &[u8]) -> Result<Answer> {
             let error = Error::new(Code::BAD_VALUE, "the client's last message is not empty");
             Err(refuse(request, mechanism, &user, &error))
         }
+    }
+}
+
+/// Holds back the answer to a proof, whatever it is, where many before it were wrong.
+///
+/// Errors: `AuthenticationFailed`, if so many wait already that it is not looked at.
+fn waits_for_its_turn(request: &Request<'_>, mechanism: &str, user: &UserName) -> Result<()> {
+    let Some(remote) = request.client.remote else { return Ok(()) };
+    match request.front.strangers.takes_turn(remote.ip().to_canonical(), &user.to_string()) {
+        Some(wait) => {
+            request.client.delay.store(wait.as_millis() as u64, Ordering::Relaxed);
+            Ok(())
+        }
+        None => {
+            let why = "many proofs from this address were wrong, and too many wait for their answer";
+            Err(refuse(request, mechanism, user, &Error::new(Code::AUTHENTICATION_FAILED, why)))
+        }
+    }
+}
+
+/// The proof was right: whoever comes next from there need not wait for it.
+fn was_no_guess(request: &Request<'_>, user: &UserName) {
+    if let Some(remote) = request.client.remote {
+        request.front.strangers.gives_turn_back(remote.ip().to_canonical(), &user.to_string());
     }
 }
 
@@ -375,7 +398,7 @@ fn refuse(request: &Request<'_>, mechanism: &str, user: &UserName, why: &Error) 
     // Also where nothing can be written down.
     if let Some(remote) = request.client.remote {
         let delay = request.front.strangers.failed(remote.ip().to_canonical());
-        request.client.delay.store(delay.as_millis() as u64, Ordering::Relaxed);
+        request.client.delay.fetch_add(delay.as_millis() as u64, Ordering::Relaxed);
     }
     let named = (user.user.as_str(), user.db.as_str());
     match noted::authenticated(request, mechanism, named, None, None, Code::AUTHENTICATION_FAILED) {

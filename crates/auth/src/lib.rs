@@ -4,6 +4,7 @@
 //! clock, a socket or a collection. The cryptography is RustCrypto's, and `ring`'s for signatures.
 //!
 //! - [`Mechanism`], [`Credential`]: what is kept of a password.
+//! - [`Feigned`]: what is answered for users that there are not.
 //! - [`server`], [`client`]: the two sides of a SCRAM conversation (RFC 5802, 7677).
 //! - [`Action`], [`Resource`], [`Privileges`]: what may be done, where, and sets of both.
 //! - [`RoleName`], [`builtin`], [`resolve`]: roles, those that every server has, and what a set of roles comes to.
@@ -17,6 +18,7 @@ mod action;
 pub mod builtin;
 mod certificate;
 mod cluster_name;
+mod feigned;
 mod held;
 mod keys;
 pub mod link;
@@ -32,6 +34,7 @@ pub use account::{Account, UserDocument, user_digest};
 pub use action::{Action, ActionSet};
 pub use certificate::{subject as certificate_subject, validity as certificate_validity};
 pub use cluster_name::{ClusterAuthMode, ClusterName};
+pub use feigned::Feigned;
 pub use held::Held;
 pub use keys::{Keys, MEMBER_USER};
 pub use name::{RoleName, UserName};

@@ -5,8 +5,8 @@ use std::sync::{Arc, LazyLock};
 use rand::Rng;
 use sheaf_auth::server::Challenge;
 use sheaf_auth::{
-    Account, Action, ActionSet, Credential, Keys, MEMBER_USER, Mechanism, RoleName, Target, UserName,
-    legacy_digest,
+    Account, Action, ActionSet, Credential, Feigned, Keys, MEMBER_USER, Mechanism, RoleName, Target,
+    UserDocument, UserName, legacy_digest,
 };
 use sheaf_bson::{DocBuf, RawDoc, Value};
 use sheaf_errors::Result;
@@ -24,6 +24,17 @@ pub trait Accounts: Send + Sync {
     /// Errors: those of reading users and roles.
     fn account(&self, name: &UserName) -> Result<Option<Arc<Account>>>;
 
+    /// The user of this name, of whom nobody knows yet whether he is there: it is not to be told by what was read before, and takes the same
+    /// for one who is there and one who is not.
+    ///
+    /// Errors: those of reading users.
+    fn looked_up(&self, name: &UserName, feigned: &Feigned) -> Result<Option<UserDocument>>;
+
+    /// What those are like that are not there; `None` where there are no users.
+    ///
+    /// Errors: those of reading users.
+    fn feigned(&self) -> Result<Option<Arc<Feigned>>>;
+
     /// Somebody of whom no user is kept, with these roles as they are now.
     ///
     /// Errors: those of reading roles.
@@ -39,8 +50,8 @@ pub trait Accounts: Send + Sync {
 pub struct Access {
     /// Whether clients must prove who they are, and may do only what they were granted.
     pub enabled: bool,
-    /// Of which credentials of users are made that there are not.
-    pub(crate) secret: [u8; 32],
+    /// What users are like that there are not, where there are none at all.
+    pub(crate) feigned: Arc<Feigned>,
     /// By what members of the deployment know each other.
     keys: Option<Keys>,
     /// As whom they log in by MongoDB's protocol.
@@ -63,7 +74,7 @@ impl Access {
         // By certificate there is nothing to be proved.
         let credentials = credentials.or_else(|| certificates.then(Vec::new));
         let members = credentials.map(|credentials| Arc::new(Account::of_members(credentials)));
-        Access { enabled, secret, keys, members }
+        Access { enabled, feigned: Arc::new(Feigned::new(secret)), keys, members }
     }
 
     /// By what members of the deployment know each other, if they do.
@@ -207,7 +218,7 @@ pub(crate) struct Conversation {
     pub id: i32,
     pub user: UserName,
     /// What was known of the user when it began.
-    pub account: Option<Arc<Account>>,
+    pub account: Option<UserDocument>,
     pub mechanism: &'static str,
     pub step: Step,
     /// Whether the last message says `done`, though the client has one to send.

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 
 use rand::Rng;
 use sheaf_auth::server::{self, First};
-use sheaf_auth::{Account, Credential, MEMBER_USER, Mechanism, UserName};
+use sheaf_auth::{Account, Feigned, MEMBER_USER, Mechanism, UserDocument, UserName};
 use sheaf_bson::{Binary, DocWriter, RawDoc, Value, doc};
 use sheaf_errors::{Code, Error, Result, bail};
 
@@ -79,19 +79,16 @@ impl<'a> Start<'a> {
             .map_err(|error| refuse(request, mechanism.name(), &UserName::new("", db), &error))?;
         let user = UserName::new(first.user.clone(), db);
         begins(request, mechanism.name(), (user.user.as_str(), user.db.as_str()) == MEMBER_USER);
-        let account =
-            find(request, &user).map_err(|error| refuse(request, mechanism.name(), &user, &error))?;
-        // Whoever there is not, or not with this mechanism, is asked for a proof like anyone else.
-        // Members that have to show a certificate cannot prove a key.
-        let takes_keys = request.front.membership.mode().takes_keys();
-        let account = account.filter(|account| takes_keys || !account.is_member());
-        let own = account.iter().flat_map(|account| account.user.credentials(mechanism));
+        let (account, feigned) =
+            look_up(request, &user).map_err(|error| refuse(request, mechanism.name(), &user, &error))?;
+        // Whoever there is not, or not with this mechanism, is asked for a proof like anyone else. What that takes is done for everybody.
+        let iterations = iterations(&request.front.parameters, mechanism);
+        let nobody = feigned.credential(&user, mechanism, iterations);
+        let own = account.iter().flat_map(|account| account.credentials(mechanism));
         let mut credentials: Vec<_> = own.cloned().collect();
         let known = !credentials.is_empty();
         if !known {
-            let iterations = iterations(&request.front.parameters, mechanism);
-            let secret = &request.front.access.secret;
-            credentials.push(Credential::of_nobody(mechanism, secret, &user.to_string(), iterations));
+            credentials.push(nobody);
         }
         let mut nonce = [0; server::NONCE_BYTES];
         rand::rng().fill_bytes(&mut nonce);
@@ -187,12 +184,12 @@ fn was_no_guess(request: &Request<'_>, user: &UserName) {
 fn still_the_same(request: &Request<'_>, conversation: &Conversation) -> Result<()> {
     let (mechanism, user) = (conversation.mechanism, &conversation.user);
     let now = find(request, user).map_err(|error| refuse(request, mechanism, user, &error))?;
-    let proved = |account: &Account| {
+    let proved = |user: &UserDocument| {
         let of = Mechanism::from_name(mechanism).into_iter();
-        let own = of.flat_map(|mechanism| account.user.credentials(mechanism)).cloned();
-        (account.user.id, own.collect::<Vec<_>>())
+        let own = of.flat_map(|mechanism| user.credentials(mechanism)).cloned();
+        (user.id, own.collect::<Vec<_>>())
     };
-    if now.as_deref().map(proved) != conversation.account.as_deref().map(proved) {
+    if now.as_deref().map(|now| proved(&now.user)) != conversation.account.as_ref().map(proved) {
         let why =
             Error::new(Code::AUTHENTICATION_FAILED, "the user has become another since the login began");
         return Err(refuse(request, mechanism, user, &why));
@@ -289,6 +286,21 @@ fn names_member(request: &Request<'_>, subject: &str) -> bool {
 /// Whether a user must not have this name in `$external`, as it is a member's.
 pub fn is_reserved(request: &Request<'_>, subject: &str) -> bool {
     request.front.parameters.bool("enforceUserClusterSeparation") && names_member(request, subject)
+}
+
+/// Who somebody says that he is, before he has proved anything, and what users are like that there are not.
+fn look_up(request: &Request<'_>, user: &UserName) -> Result<(Option<UserDocument>, Arc<Feigned>)> {
+    let mut feigned = request.front.access.feigned.clone();
+    if let Some(members) = request.front.access.members(user) {
+        // Members that have to show a certificate cannot prove a key.
+        let takes_keys = request.front.membership.mode().takes_keys();
+        return Ok((takes_keys.then(|| members.user.clone()), feigned));
+    }
+    let Some(accounts) = request.role.accounts() else { return Ok((None, feigned)) };
+    if let Some(of_users) = accounts.feigned()? {
+        feigned = of_users;
+    }
+    Ok((accounts.looked_up(user, &feigned)?, feigned))
 }
 
 fn find(request: &Request<'_>, user: &UserName) -> Result<Option<Arc<Account>>> {
@@ -418,7 +430,7 @@ pub fn enabled(parameters: &Parameters) -> Vec<Mechanism> {
     list.split(',').filter_map(|name| Mechanism::from_name(name.trim())).collect()
 }
 
-/// What `saslSupportedMechs` asks for: the mechanisms of the user `db.name`. One that there is not has all of them.
+/// What `saslSupportedMechs` asks for: the mechanisms of the user `db.name`. One that there is not has those of others.
 ///
 /// Errors: `BadValue`; those of reading users.
 pub fn supported(request: &Request<'_>, user: &str) -> Result<Vec<Mechanism>> {
@@ -428,9 +440,12 @@ pub fn supported(request: &Request<'_>, user: &str) -> Result<Vec<Mechanism>> {
     };
     let mut mechanisms = enabled(&request.front.parameters);
     mechanisms.sort_unstable_by(|a, b| b.cmp(a));
-    if let Some(account) = find(request, &UserName::new(name, db))? {
-        mechanisms.retain(|mechanism| account.user.has(*mechanism));
-    }
+    let user = UserName::new(name, db);
+    let (account, feigned) = look_up(request, &user)?;
+    mechanisms.retain(|mechanism| {
+        let would_have = feigned.has(&user, *mechanism);
+        account.as_ref().map_or(would_have, |account| account.has(*mechanism))
+    });
     Ok(mechanisms)
 }
 

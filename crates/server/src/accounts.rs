@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 use parking_lot::{Mutex, RwLock};
-use sheaf_auth::{Account, Mechanism, Role, RoleName, Roles, UserName};
+use sheaf_auth::{Account, Feigned, Mechanism, Role, RoleName, Roles, UserDocument, UserName};
 use sheaf_bson::{DocBuf, ObjectId, RawDoc, Value};
 use sheaf_errors::Result;
 use sheaf_storage::{Catalog, Collection, Direction, Engine, Range, View};
@@ -53,6 +53,8 @@ struct Kept {
     accounts: HashMap<UserName, Arc<Account>, ahash::RandomState>,
     /// Those of whom no user is kept, with the roles that they have.
     guests: HashMap<UserName, Arc<Account>, ahash::RandomState>,
+    /// What users are like that there are not.
+    feigned: Option<Arc<Feigned>>,
 }
 
 /// What was read of users last.
@@ -146,6 +148,58 @@ impl KnownAccounts {
         }
         kept.accounts.insert(name.clone(), account.clone());
         Ok(Some(account))
+    }
+
+    /// The user of this name, whatever was read before; for one that there is not another one is read.
+    ///
+    /// Errors: those of reading users.
+    pub fn look_up(
+        &self,
+        engine: &Engine,
+        name: &UserName,
+        feigned: &Feigned,
+    ) -> Result<Option<UserDocument>> {
+        let view = engine.view()?;
+        match (Stored(&view).document(USERS, &name.id())?, feigned.example()) {
+            (Some(document), _) => UserDocument::read(document.as_raw()).map(Some),
+            (None, Some(example)) => {
+                std::hint::black_box(UserDocument::read(DocBuf::from(example).as_raw())).ok();
+                Ok(None)
+            }
+            (None, None) => Ok(None),
+        }
+    }
+
+    /// What users are like that there are not; `None` where there is no collection of users.
+    ///
+    /// Errors: those of reading users.
+    pub fn feigned(&self, engine: &Engine) -> Result<Option<Arc<Feigned>>> {
+        // Before the data: what changes in between is read again next time.
+        let state = self.state(engine);
+        {
+            let kept = self.kept.read();
+            if kept.state == state
+                && let Some(feigned) = &kept.feigned
+            {
+                return Ok(Some(feigned.clone()));
+            }
+        }
+        let view = engine.view()?;
+        let Some(collection) = view.collection(USERS) else { return Ok(None) };
+        let mut feigned = Feigned::of_collection(collection.uuid.as_bytes());
+        let mut seen = 0;
+        Stored(&view).each(USERS, &mut |user| {
+            feigned.add(user);
+            seen += 1;
+            Ok(seen < Feigned::ENOUGH)
+        })?;
+        let feigned = Arc::new(feigned);
+        let mut kept = self.kept.write();
+        if kept.state != state {
+            *kept = Kept { state, ..Kept::default() };
+        }
+        kept.feigned = Some(feigned.clone());
+        Ok(Some(feigned))
     }
 
     /// Somebody of whom no user is kept, with these roles as they are now.

@@ -5,7 +5,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sheaf_auth::{Account, RoleName, UserName};
+use sheaf_auth::{Account, Feigned, RoleName, UserDocument, UserName};
 use sheaf_bson::{DocBuf, RawDoc, Timestamp, Value};
 use sheaf_errors::{Code, Error, Result};
 use sheaf_exec::plan::shape::QueryShape;
@@ -197,6 +197,14 @@ impl Accounts for Mongod {
 
     fn account(&self, name: &UserName) -> Result<Option<Arc<Account>>> {
         self.0.accounts.find(self.0.engine(), name)
+    }
+
+    fn looked_up(&self, name: &UserName, feigned: &Feigned) -> Result<Option<UserDocument>> {
+        self.0.accounts.look_up(self.0.engine(), name, feigned)
+    }
+
+    fn feigned(&self) -> Result<Option<Arc<Feigned>>> {
+        self.0.accounts.feigned(self.0.engine())
     }
 
     fn with_roles(&self, name: &UserName, roles: &[RoleName]) -> Result<Arc<Account>> {

@@ -91,6 +91,20 @@ def what_was_read_in_two_ways(server):
         fails(code, lambda: writer.admin.command("bulkWrite", 1, ops=[twice], nsInfo=[{"ns": f"{db}.c"}]))
 
 
+def collections_by_their_numbers(server):
+    """Who may not know what a UUID stands for is not told by the error."""
+    root, writer = connect(server, "root", PASSWORD), connect(server, "writer", PASSWORD)
+    for db in ("secret", "lib"):
+        root[db].create_collection("unheard")
+        (entry,) = root[db].command("listCollections", filter={"name": "unheard"})["cursor"]["firstBatch"]
+        for command in ({"find": entry["info"]["uuid"]}, {"count": entry["info"]["uuid"]}, {"explain": {"find": entry["info"]["uuid"]}}):
+            try:
+                raise AssertionError(f"it is found: {writer[db].command(command)}")
+            except pymongo.errors.OperationFailure as error:
+                assert error.code in (13, 73) and "unheard" not in str(error.details), error
+        root[db].drop_collection("unheard")
+
+
 def views_that_are_changed_in_part(server):
     """What a view shows is asked of whoever changes it: of both its parts, of which neither is left as it was."""
     root = connect(server, "root", PASSWORD)

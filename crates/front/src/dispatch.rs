@@ -89,13 +89,14 @@ fn run_counted(
         None => Message { ..*message },
     };
     let named = by_uuid::resolve(role, message.body, message.query_db);
+    let sent = message.body;
     let renamed = match &named {
         Named::Found(body) => Some(Message { body: body.as_raw(), ..*message }),
         Named::Plain | Named::Unknown(_) => None,
     };
     let message = renamed.as_ref().unwrap_or(message);
     let prepare = || {
-        let (request, fields) = prepare(role, client, message, started, resumed)?;
+        let (request, fields) = prepare(role, client, (message, sent), started, resumed)?;
         check_uuid(&named, &request)?;
         Ok((request, fields))
     };
@@ -189,7 +190,7 @@ fn statements(message: &Message<'_>, counter: Counter) -> u64 {
 fn prepare<'a>(
     role: &'a dyn Role,
     client: &'a Arc<Client>,
-    message: &Message<'a>,
+    (message, sent): (&Message<'a>, RawDoc<'a>),
     started: Instant,
     resumed: bool,
 ) -> Result<(Request<'a>, Fields<'a>)> {
@@ -231,6 +232,7 @@ fn prepare<'a>(
         called,
         db,
         body: message.body,
+        sent,
         sequences: message.sequences,
         read_concern: Cell::new(generic.read_concern.unwrap_or_default()),
         generic,

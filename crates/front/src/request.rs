@@ -47,6 +47,8 @@ pub struct Request<'a> {
     pub db: &'a str,
     /// The command as it came (without kind-1 sequences), generic arguments included.
     pub body: RawDoc<'a>,
+    /// The same as its client has sent it, which may name a collection by its UUID: no error names it to who may not know.
+    pub sent: RawDoc<'a>,
     /// The message's kind-1 sequences.
     pub sequences: &'a [Sequence<'a>],
     /// The arguments that every command shares.

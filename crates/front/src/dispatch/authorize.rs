@@ -195,7 +195,7 @@ pub fn refused(request: &Request<'_>) -> sheaf_errors::Error {
     if let Err(error) = noted::unauthorized(request) {
         return error;
     }
-    let shown = crate::redact::shown(request.command.name, request.body);
+    let shown = crate::redact::shown(request.command.name, request.sent);
     let shown = sheaf_bson::document_text(sheaf_bson::RawDoc::new(&shown));
     let text = format!("not authorized on {} to execute command {shown}", request.db);
     sheaf_errors::Error::new(Code::UNAUTHORIZED, text)

@@ -139,6 +139,29 @@ def sessions_of_others(server):
     assert root.lib.kept.find_one({"_id": 0})["n"] == 1
 
 
+def sessions_are_seen_by_their_users(server):
+    """Whose a session is does not depend on who looks at it first."""
+    root = connect(server, "root", PASSWORD)
+    root.admin.command("createUser", "idle", pwd=PASSWORD, roles=[])
+    with Wire(server, "other", PASSWORD) as other, Wire(server, "idle", PASSWORD) as idle:
+        begun = other.call({"startSession": 1, "$db": "admin"})["id"]
+        refreshed = {"id": Binary(os.urandom(16), 4)}
+        other.call({"refreshSessions": [refreshed], "$db": "admin"})
+
+        def seen(wire, spec):
+            answer = wire.call({"aggregate": 1, "pipeline": [{"$listLocalSessions": spec}], "cursor": {}, "$db": "admin"})
+            return [entry["_id"]["id"] for entry in answer["cursor"]["firstBatch"]] if answer["ok"] else answer["code"]
+
+        own = lambda user: {"users": [{"user": user, "db": "admin"}]}
+        for spec in ({}, {"allUsers": False}, own("idle")):
+            assert seen(idle, spec) == [], spec
+        assert seen(idle, own("other")) == seen(idle, {"users": []}) == seen(idle, {"allUsers": True}) == 13
+        for lsid in (begun, refreshed):
+            assert other.call({"find": "mine", "lsid": lsid, "$db": "lib"})["ok"] == 1
+            for spec in ({}, own("other")):
+                assert lsid["id"] in seen(other, spec), spec
+
+
 def fields_of_routers(server):
     """Only servers say for whose retryable write they act."""
     lsid, own = ({"id": Binary(os.urandom(16), 4)} for _ in range(2))
@@ -278,6 +301,6 @@ def one_first_user():
             command_fails(13, nobody.admin, "createUser", "again", pwd=PASSWORD, roles=["root"])
 
 
-CHECKS = [users, fields_that_stand_twice, places_that_are_no_whole_numbers, what_was_read_in_two_ways, views_that_are_changed_in_part, sessions_of_others,
+CHECKS = [users, fields_that_stand_twice, places_that_are_no_whole_numbers, what_was_read_in_two_ways, collections_by_their_numbers, views_that_are_changed_in_part, sessions_of_others, sessions_are_seen_by_their_users,
           fields_of_routers, collections_without_which_nobody_logs_in, cursors_whose_right_was_taken,
           fusions_read_their_collection, who_was_dropped_is_a_stranger]

@@ -219,6 +219,12 @@ impl<'a> Request<'a> {
         }
     }
 
+    /// Those of these sessions that are not another user's, of which nothing is told.
+    pub fn own_sessions(&self, ids: Vec<LogicalSessionId>) -> impl Iterator<Item = LogicalSessionId> {
+        let own = self.rights.account().map(|account| account.digest());
+        ids.into_iter().map(|id| self.session(id)).filter(move |id| own.is_none() || id.uid == own)
+    }
+
     /// The session, if the client named one.
     pub fn lsid(&self) -> Option<LogicalSessionId> {
         self.generic.lsid

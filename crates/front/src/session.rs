@@ -7,11 +7,9 @@ pub use id::{LogicalSessionId, NOBODY, subtype_name};
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
-use sheaf_auth::UserName;
 use sheaf_errors::{Code, Result, bail};
 use sheaf_meter::{Part, Process};
 
@@ -51,9 +49,6 @@ pub trait SessionRegistry: Send + Sync {
     /// Errors: `TooManyLogicalSessions`.
     fn touch(&self, id: LogicalSessionId) -> Result<()>;
 
-    /// Whether it is known to be somebody else's than this user's.
-    fn is_of_another(&self, id: LogicalSessionId, user: &UserName) -> bool;
-
     /// Those that belong to somebody who is meant, by digest, or to nobody, if that is.
     fn those(&self, of: &dyn Fn(Option<&[u8; 32]>) -> bool) -> Vec<LogicalSessionId>;
 
@@ -87,10 +82,6 @@ impl SessionRegistry for NoSessions {
         Ok(())
     }
 
-    fn is_of_another(&self, _: LogicalSessionId, _: &UserName) -> bool {
-        false
-    }
-
     fn those(&self, _: &dyn Fn(Option<&[u8; 32]>) -> bool) -> Vec<LogicalSessionId> {
         Vec::new()
     }
@@ -116,8 +107,6 @@ pub struct Session<S> {
     pub last_used: AtomicU64,
     /// The use that `config.system.sessions` was told of last.
     pub noted: AtomicU64,
-    /// The user that used it first, where users have to say who they are.
-    owner: OnceLock<UserName>,
     /// The session's transaction or retryable writes. Held by an operation with a `txnNumber` while it runs,
     /// so that such operations of one session come one after another.
     pub state: Mutex<S>,
@@ -129,23 +118,12 @@ impl<S: Default> Session<S> {
             id,
             last_used: AtomicU64::new(now),
             noted: AtomicU64::new(u64::MAX),
-            owner: OnceLock::new(),
             state: Mutex::default(),
         }
     }
 }
 
 impl<S> Session<S> {
-    /// Whether it is this user's; it becomes the first one's who asks.
-    pub fn belongs_to(&self, user: &UserName) -> bool {
-        self.owner.get_or_init(|| user.clone()) == user
-    }
-
-    /// Whose it is, once somebody has said who he is.
-    pub fn owner(&self) -> Option<&UserName> {
-        self.owner.get()
-    }
-
     /// Whether it had not been used, at `now`, for this long.
     pub fn is_idle(&self, now: u64, timeout: Duration) -> bool {
         let used = self.last_used.load(Ordering::Relaxed);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use sheaf_bson::{RawDoc, Timestamp, Value};
 use sheaf_cluster::SetAddress;
-use sheaf_errors::{Code, Error, Result, bail};
+use sheaf_errors::{Code, Result, bail};
 use sheaf_exec::plan::shape::QueryShape;
 use sheaf_front::access::Accounts;
 use sheaf_front::args::Fields;
@@ -81,12 +81,6 @@ impl Role for Mongos {
             Ok(session) => session,
             Err(error) => return Ran::at_once(Err(error)),
         };
-        if let (Some(session), Some(user)) = (&session, request.rights.user())
-            && !session.belongs_to(user)
-        {
-            let text = "The session is another user's";
-            return Ran::at_once(Err(Error::new(Code::UNAUTHORIZED, text)));
-        }
         let op = Operation::new(request, &self.0);
         let work = |op: &Operation<'a>| {
             let mut args = request.args(fields)?;

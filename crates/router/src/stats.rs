@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sheaf_aggregate::{Namespace, StatsSource};
-use sheaf_auth::UserName;
 use sheaf_bson::{ArrayBuf, DocBuf, DocWriter, RawDoc, Value, doc};
 use sheaf_cluster::{ELECTION, GoOn, Patience, Preference, Shard};
 use sheaf_errors::Result;
@@ -12,6 +11,7 @@ use sheaf_front::front::Front;
 use sheaf_front::operations;
 use sheaf_front::sampling::SAMPLES;
 use sheaf_rows::{Cx, Operator};
+use sheaf_server::commands::crud::pipeline::digests;
 
 use crate::addressed::{Addressed, Placed};
 use crate::gather::{self, Gather, Link, Order};
@@ -172,10 +172,11 @@ impl Source<'_> {
         let (router, now) = (self.router, self.router.front().clock.now_millis());
         let mut sessions = router.sessions.list();
         let named = spec.get("users").and_then(|users| users.as_array()).unwrap_or(RawDoc::EMPTY);
-        let named: Vec<UserName> = named.values().filter_map(|user| UserName::read(user.as_doc()?)).collect();
-        sessions.retain(|session| match named.as_slice() {
-            [] => of_all || session.owner() == self.link.rights().user(),
-            users => users.iter().any(|user| session.owner() == Some(user)),
+        let of_users = digests(named);
+        let own = self.link.rights().account().map(|account| account.digest());
+        sessions.retain(|session| match of_users.as_slice() {
+            [] => of_all || session.id.uid == own,
+            users => session.id.uid.is_some_and(|uid| users.contains(&uid)),
         });
         sessions.sort_by_key(|session| session.id);
         sessions.dedup_by_key(|session| session.id);

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use sheaf_auth::{Account, Feigned, RoleName, UserDocument, UserName};
 use sheaf_bson::{DocBuf, RawDoc, Timestamp, Value};
-use sheaf_errors::{Code, Error, Result};
+use sheaf_errors::{Code, Result};
 use sheaf_exec::plan::shape::QueryShape;
 use sheaf_front::access::Accounts;
 use sheaf_front::args::Fields;
@@ -86,12 +86,6 @@ impl Role for Mongod {
             Ok(session) => session,
             Err(error) => return Ran::at_once(Err(error)),
         };
-        if let (Some(session), Some(user)) = (&session, request.rights.user())
-            && !session.belongs_to(user)
-        {
-            let text = "The session is another user's";
-            return Ran::at_once(Err(Error::new(Code::UNAUTHORIZED, text)));
-        }
         request.read_concern.set(read_concern(&self.0, request));
         let mut op = Operation {
             request,

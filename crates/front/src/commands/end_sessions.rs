@@ -55,14 +55,6 @@ pub fn session_list(args: &mut Args<'_>, parser: &str) -> Result<Vec<LogicalSess
     Ok(ids)
 }
 
-/// Those of these sessions that are not another user's, of which nothing is told.
-fn own(op: &Request<'_>, ids: Vec<LogicalSessionId>) -> Vec<LogicalSessionId> {
-    let ids = ids.into_iter().map(|id| op.session(id));
-    let Some(user) = op.rights.user() else { return ids.collect() };
-    let sessions = op.role.sessions();
-    ids.filter(|id| !sessions.is_of_another(*id, user)).collect()
-}
-
 /// `{endSessions: [lsid, ...]}`.
 pub struct EndSessions(Vec<LogicalSessionId>);
 
@@ -92,7 +84,8 @@ impl<'a> Command<'a, Request<'a>> for EndSessions {
     }
 
     fn run(self, op: &Request<'a>) -> Result<Reply> {
-        op.role.sessions().end(&own(op, self.0));
+        let ids: Vec<_> = op.own_sessions(self.0).collect();
+        op.role.sessions().end(&ids);
         Ok(Reply::ok())
     }
 }
@@ -126,7 +119,7 @@ impl<'a> Command<'a, Request<'a>> for RefreshSessions {
     }
 
     fn run(self, op: &Request<'a>) -> Result<Reply> {
-        for id in own(op, self.0) {
+        for id in op.own_sessions(self.0) {
             op.role.sessions().touch(id)?;
         }
         Ok(Reply::ok())

@@ -3,7 +3,6 @@
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
-use sheaf_auth::UserName;
 use sheaf_bson::{ArrayBuf, Binary, Value, doc};
 use sheaf_cluster::{GoOn, ReplicaSet};
 use sheaf_errors::{Code, Error, Result};
@@ -21,11 +20,8 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// `{refreshSessions: [lsid, ...]}`: the shards are told in one message each, as far as they answer.
 pub fn refresh<'a>(args: &mut Args<'a>, op: &Operation<'a>) -> Result<Reply> {
     let ids = session_list(args, "refreshSessions")?;
-    let mut ids: Vec<_> = ids.into_iter().map(|id| op.request.session(id)).collect();
+    let ids: Vec<_> = op.request.own_sessions(ids).collect();
     args.finish()?;
-    if let Some(user) = op.rights.user() {
-        ids.retain(|id| !op.router.is_of_another(*id, user));
-    }
     for id in &ids {
         op.router.sessions.touch(*id, op.router.uptime_millis())?;
     }
@@ -67,10 +63,6 @@ impl Router {
 impl SessionRegistry for Router {
     fn touch(&self, id: LogicalSessionId) -> Result<()> {
         self.sessions.touch(id, self.uptime_millis()).map(|_| ())
-    }
-
-    fn is_of_another(&self, id: LogicalSessionId, user: &UserName) -> bool {
-        self.sessions.get(id).is_some_and(|session| session.owner().is_some_and(|owner| owner != user))
     }
 
     fn those(&self, of: &dyn Fn(Option<&[u8; 32]>) -> bool) -> Vec<LogicalSessionId> {

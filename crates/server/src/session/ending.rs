@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use sheaf_auth::UserName;
 use sheaf_bson::DocBuf;
 use sheaf_errors::Result;
 use sheaf_front::session::SessionRegistry;
@@ -145,10 +144,6 @@ impl Node {
 impl SessionRegistry for Node {
     fn touch(&self, id: LogicalSessionId) -> Result<()> {
         self.session(id).map(|_| ())
-    }
-
-    fn is_of_another(&self, id: LogicalSessionId, user: &UserName) -> bool {
-        self.sessions.get(id).is_some_and(|session| session.owner().is_some_and(|owner| owner != user))
     }
 
     fn those(&self, of: &dyn Fn(Option<&[u8; 32]>) -> bool) -> Vec<LogicalSessionId> {

@@ -73,6 +73,12 @@ fn is_spread(op: &Operation<'_>) -> Option<IsSpread> {
     }))
 }
 
+/// By what sessions name these users.
+pub fn digests(users: RawDoc<'_>) -> Vec<[u8; 32]> {
+    let names = users.values().filter_map(|user| UserName::read(user.as_doc()?));
+    names.map(|name| sheaf_auth::user_digest(&name)).collect()
+}
+
 /// The documents of the stages that show what the server does.
 fn server_documents(
     node: &Arc<Node>,
@@ -86,11 +92,11 @@ fn server_documents(
         StatsSource::ListLocalSessions | StatsSource::ListSessions => {
             let mut sessions = node.sessions.list();
             let named = spec.get("users").and_then(|users| users.as_array()).unwrap_or(RawDoc::EMPTY);
-            let named: Vec<UserName> =
-                named.values().filter_map(|user| UserName::read(user.as_doc()?)).collect();
-            sessions.retain(|session| match named.as_slice() {
-                [] => of_all || rights.user().is_some_and(|user| session.belongs_to(user)),
-                users => users.iter().any(|user| session.owner() == Some(user)),
+            let of_users = digests(named);
+            let own = rights.account().map(|account| account.digest());
+            sessions.retain(|session| match of_users.as_slice() {
+                [] => of_all || (own.is_some() && session.id.uid == own),
+                users => session.id.uid.is_some_and(|uid| users.contains(&uid)),
             });
             sessions.sort_by_key(|session| session.id);
             sessions.dedup_by_key(|session| session.id);

@@ -1,7 +1,7 @@
 //! What pipelines ask of who runs them: each stage says it beside its code ([`Needs`]).
 
 use sheaf_aggregate::{Needs, stage_entry};
-use sheaf_auth::Target;
+use sheaf_auth::{Target, UserName};
 use sheaf_bson::{RawDoc, Value};
 use sheaf_front::access::Rights;
 
@@ -62,7 +62,8 @@ impl<'a> Reader<'a> {
             // One's own operations and sessions need no rights.
             Needs::Cluster(_) if name == "$currentOp" && !field("allUsers").truthy() => true,
             Needs::Cluster(_)
-                if matches!(name, "$listLocalSessions" | "$listSessions") && !shows_others(spec) =>
+                if matches!(name, "$listLocalSessions" | "$listSessions")
+                    && !shows_others(spec, self.rights.user()) =>
             {
                 true
             }
@@ -120,7 +121,12 @@ fn inputs<'d>(name: &str, spec: RawDoc<'d>) -> Option<RawDoc<'d>> {
     fuses.then(|| inputs().unwrap_or(RawDoc::EMPTY))
 }
 
-fn shows_others(spec: Value<'_>) -> bool {
+fn shows_others(spec: Value<'_>, own: Option<&UserName>) -> bool {
     let Some(spec) = spec.as_doc() else { return false };
-    spec.get("allUsers").is_some_and(|all| all.truthy()) || spec.get("users").is_some()
+    let is_own = |user: Value<'_>| own.is_some() && user.as_doc().and_then(UserName::read).as_ref() == own;
+    let names_others = match spec.get("users") {
+        Some(Value::Array(users)) => users.is_empty() || !users.values().all(is_own),
+        other => other.is_some(),
+    };
+    names_others || spec.get("allUsers").is_some_and(|all| all.truthy())
 }

@@ -7,6 +7,7 @@ import os
 
 from bson import Binary
 from common import command_fails, connect
+from scram import Wire
 from sheaf_process import Server
 
 PASSWORD = "pencil-7731"
@@ -99,6 +100,14 @@ def sessions_of_nobody():
             root.lib.c.insert_one({"_id": 1}, session=session)
             shown = list(root.admin.aggregate([{"$listLocalSessions": {"allUsers": True}}], session=session))
             assert [entry["_id"]["id"] for entry in shown] == [session.session_id["id"]], shown
+            # Who has logged in uses up what room there is, for himself.
+            root.admin.command("createUser", "none", pwd=PASSWORD, roles=[])
+            ping = lambda wire: wire.call({"ping": 1, **lsid(), "$db": "admin"})
+            with Wire(server, "none", PASSWORD) as none:
+                assert [ping(none).get("code") for _ in range(40)][-20:] == 20 * [261]
+            with Wire(server, "root", PASSWORD) as wire:
+                assert all(ping(wire)["ok"] for _ in range(5))
+            assert root.lib.c.find_one({}, session=session) == {"_id": 1}
 
 
 def what_drivers_and_tools_ask():
@@ -113,10 +122,11 @@ def what_drivers_and_tools_ask():
                 assert user_of(client) == [mechanism]
         first = Conversation(root, "SCRAM-SHA-1", PASSWORD).bare
         speculative = {"saslStart": 1, "mechanism": "SCRAM-SHA-256", "payload": Binary(b"n,," + first.encode()), "db": "admin"}
-        for user, begins in (("SCRAM-SHA-1", False), ("SCRAM-SHA-256", True), ("nobody", True)):
+        for user, begins in (("SCRAM-SHA-1", False), ("SCRAM-SHA-256", True), ("nobody", None)):
             with connect(server) as client:
                 said = client.admin.command("hello", saslSupportedMechs=f"admin.{user}", speculativeAuthenticate=speculative)
-                assert ("speculativeAuthenticate" in said) == begins, said
+                assert ("speculativeAuthenticate" in said) == ("SCRAM-SHA-256" in said["saslSupportedMechs"]), said
+                assert begins in (None, "speculativeAuthenticate" in said), said
         # What has been used is counted, by mechanism.
         told = root.command("serverStatus")["security"]["authentication"]
         sha1 = told["mechanisms"]["SCRAM-SHA-1"]
@@ -129,4 +139,42 @@ def what_drivers_and_tools_ask():
         command_fails(2, root, "createUser", "a\0b", pwd=PASSWORD, roles=[], words="cannot contain NULL characters")
 
 
-CHECKS = {"drivers and tools": what_drivers_and_tools_ask, "conversations": in_two_steps, "sessions of nobody": sessions_of_nobody}
+def seen_of(client, user):
+    """What somebody learns of a user without a password: mechanisms, salts, iteration counts."""
+    seen = [client.admin.command("hello", saslSupportedMechs=f"admin.{user}")["saslSupportedMechs"]]
+    for mechanism in ("SCRAM-SHA-1", "SCRAM-SHA-256"):
+        said = client.admin.command("saslStart", 1, mechanism=mechanism, payload=Binary(f"n,,n={user},r=chalk-7734".encode()))
+        seen.append(bytes(said["payload"]).decode().split(",")[1:])
+    return seen
+
+
+def users_that_are_not_there():
+    """They are like those that are: in the same proportions, and the same after a restart."""
+    with Server(args=["--auth"]) as server:
+        with connect(server) as client:
+            client.admin.command("createUser", "root", pwd=PASSWORD, roles=["root"])
+        with connect(server, "root", PASSWORD) as root:
+            root.admin.command("createUser", "old", pwd=PASSWORD, roles=[], mechanisms=["SCRAM-SHA-1"])
+            root.admin.command("setParameter", 1, scramSHA256IterationCount=20_000)
+            root.admin.command("createUser", "new", pwd=PASSWORD, roles=[])
+        names = [f"nobody{at}" for at in range(60)]
+        with connect(server) as client:
+            before = {name: seen_of(client, name) for name in names}
+            there = {name: seen_of(client, name) for name in ("root", "old", "new")}
+        server.stop()
+        server.start()
+        with connect(server, "root", PASSWORD) as root:
+            root.admin.command("setParameter", 1, scramSHA256IterationCount=20_000)
+        with connect(server) as client:
+            assert {name: seen_of(client, name) for name in names} == before
+            assert {name: seen_of(client, name) for name in there} == there
+        kind = lambda seen: (tuple(seen[0]), *(said[1] for said in seen[1:]))
+        kinds = {kind(seen) for seen in before.values()}
+        # Where one has not the mechanism, the count is that of a new one.
+        assert len(kinds) == 3 and all(counts[0] == "i=10000" for _, *counts in kinds), kinds
+        assert {(mechanisms, count) for mechanisms, _, count in kinds if "SCRAM-SHA-256" in mechanisms} == {
+            (("SCRAM-SHA-256", "SCRAM-SHA-1"), count) for count in ("i=15000", "i=20000")}, kinds
+        assert len({seen[2][0] for seen in before.values()}) == len(names)
+
+
+CHECKS = {"users that are not there": users_that_are_not_there, "drivers and tools": what_drivers_and_tools_ask, "conversations": in_two_steps, "sessions of nobody": sessions_of_nobody}

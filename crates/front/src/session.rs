@@ -5,7 +5,9 @@ mod id;
 
 pub use id::{LogicalSessionId, NOBODY, subtype_name};
 
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -98,6 +100,12 @@ impl SessionRegistry for NoSessions {
     }
 }
 
+/// What a session carries from one operation to the next.
+pub trait Carried: Default {
+    /// Whether nobody misses anything if the session is forgotten and made anew.
+    fn is_nothing(&self) -> bool;
+}
+
 /// One logical session; `S` is what it carries.
 pub struct Session<S> {
     /// The session's identifier.
@@ -112,7 +120,7 @@ pub struct Session<S> {
     pub state: Mutex<S>,
 }
 
-impl<S: Default> Session<S> {
+impl<S: Carried> Session<S> {
     fn new(id: LogicalSessionId, now: u64) -> Self {
         Session {
             id,
@@ -135,6 +143,10 @@ impl<S> Session<S> {
 struct Live<S> {
     sessions: Vec<Arc<Session<S>>>,
     places: HashMap<LogicalSessionId, usize, ahash::RandomState>,
+    /// How many each user has; those of nobody are one's own.
+    owned: HashMap<Option<[u8; 32]>, usize, ahash::RandomState>,
+    /// Where somebody was looked for last who can be forgotten.
+    hand: usize,
 }
 
 impl<S> Live<S> {
@@ -144,6 +156,7 @@ impl<S> Live<S> {
 
     fn add(&mut self, session: Arc<Session<S>>) {
         self.places.insert(session.id, self.sessions.len());
+        *self.owned.entry(session.id.uid).or_default() += 1;
         self.sessions.push(session);
     }
 
@@ -151,10 +164,41 @@ impl<S> Live<S> {
     fn remove(&mut self, id: LogicalSessionId) -> bool {
         let Some(at) = self.places.remove(&id) else { return false };
         self.sessions.swap_remove(at);
+        if let Entry::Occupied(mut owned) = self.owned.entry(id.uid) {
+            *owned.get_mut() -= 1;
+            if *owned.get() == 0 {
+                owned.remove();
+            }
+        }
         if let Some(moved) = self.sessions.get(at) {
             self.places.insert(moved.id, at);
         }
         true
+    }
+}
+
+impl<S: Carried> Live<S> {
+    /// A session that can be forgotten for one of this user: it carries nothing, is in no use, and is of the user that has most, which must be
+    /// more than this one's. It is looked for among the next thousand only, of which most are that user's where it is to blame.
+    fn least_needed(&mut self, user: Option<[u8; 32]>) -> Option<LogicalSessionId> {
+        let (greedy, most) = self.owned.iter().max_by_key(|(_, owned)| **owned)?;
+        if *most <= self.owned.get(&user).copied().unwrap_or(0) + 1 {
+            return None;
+        }
+        let count = self.sessions.len();
+        for step in 0..PIECE.min(count) {
+            let session = &self.sessions[(self.hand + step) % count];
+            // Whoever uses it holds it as well as this row.
+            if session.id.uid == *greedy
+                && Arc::strong_count(session) == 1
+                && session.state.try_lock().is_some_and(|state| state.is_nothing())
+            {
+                self.hand = (self.hand + step) % count;
+                return Some(session.id);
+            }
+        }
+        self.hand = (self.hand + PIECE) % count;
+        None
     }
 }
 
@@ -174,7 +218,8 @@ const PIECE: usize = 1024;
 /// ...and so many such pieces at a time, where there is no hurry.
 const PIECES: usize = 16;
 
-/// Sessions get so much of the memory for operations, as a divisor: anybody can make as many as he likes.
+/// Sessions get so much of the memory for operations, as a divisor: anybody can make many. Where there are too many, those of the user that has
+/// most make room for others.
 const SESSIONS_SHARE: u64 = 4;
 
 /// All sessions of a server.
@@ -188,13 +233,18 @@ pub struct Sessions<S> {
     bytes: Part,
 }
 
-impl<S: Default> Sessions<S> {
+impl<S: Carried> Sessions<S> {
     /// None yet; `most` of them at most, and fewer where memory is small.
     pub fn new(memory: &Arc<Process>, most: usize) -> Self {
         let room =
             usize::try_from(memory.limit() / SESSIONS_SHARE / session_bytes::<S>()).unwrap_or(usize::MAX);
         Sessions {
-            live: Mutex::new(Live { sessions: Vec::new(), places: HashMap::default() }),
+            live: Mutex::new(Live {
+                sessions: Vec::new(),
+                places: HashMap::default(),
+                owned: HashMap::default(),
+                hand: 0,
+            }),
             open: Mutex::default(),
             below: AtomicUsize::new(0),
             most: most.min(room),
@@ -212,7 +262,11 @@ impl<S: Default> Sessions<S> {
             return Ok(session.clone());
         }
         if live.sessions.len() >= self.most {
-            bail!(Code::TOO_MANY_LOGICAL_SESSIONS, "Unable to add session into the cache");
+            let Some(least) = live.least_needed(id.uid) else {
+                bail!(Code::TOO_MANY_LOGICAL_SESSIONS, "Unable to add session into the cache");
+            };
+            live.remove(least);
+            self.bytes.change(session_bytes::<S>(), 0);
         }
         Ok(self.add(&mut live, id, now))
     }
@@ -340,7 +394,20 @@ impl<S: Default> Sessions<S> {
 mod tests {
     use super::*;
 
-    type Carried = [u64; 16];
+    #[derive(Default)]
+    struct Much([u64; 16]);
+
+    impl Carried for Much {
+        fn is_nothing(&self) -> bool {
+            self.0[0] == 0
+        }
+    }
+
+    impl Carried for bool {
+        fn is_nothing(&self) -> bool {
+            !self
+        }
+    }
 
     fn id(n: u64) -> LogicalSessionId {
         LogicalSessionId::new(u128::from(n).to_be_bytes())
@@ -349,21 +416,21 @@ mod tests {
     #[test]
     fn sessions_have_their_part_of_the_memory_and_no_more() {
         let memory = Process::new(1 << 20, 1 << 20);
-        let sessions = Sessions::<Carried>::new(&memory, 1_000_000);
+        let sessions = Sessions::<Much>::new(&memory, 1_000_000);
         let refused = (0..1_000_000).find_map(|n| sessions.touch(id(n), 0).err()).expect("one is too many");
         assert_eq!(refused.code(), Code::TOO_MANY_LOGICAL_SESSIONS);
         let count = sessions.count();
         assert!((500..5000).contains(&count), "{count}");
         assert_eq!(
             (memory.used(), sessions.bytes()),
-            (count as u64 * session_bytes::<Carried>(), memory.used())
+            (count as u64 * session_bytes::<Much>(), memory.used())
         );
         assert!(memory.used() <= memory.limit() / SESSIONS_SHARE);
         // Those that are known go on, and what ends makes room.
         let first = sessions.touch(id(0), 1).unwrap();
         sessions.remove_unused(&[&first]);
         sessions.remove_unused(&[&first]);
-        assert_eq!(memory.used(), (count as u64 - 1) * session_bytes::<Carried>());
+        assert_eq!(memory.used(), (count as u64 - 1) * session_bytes::<Much>());
         let new = sessions.touch(id(u64::MAX), 1).unwrap();
         assert!(sessions.touch(id(0), 1).is_err());
         drop((first, new));
@@ -373,10 +440,33 @@ mod tests {
     }
 
     #[test]
+    fn who_has_most_sessions_makes_room_for_others() {
+        let sessions = Sessions::<bool>::new(&Process::share_of(64 << 20), 8);
+        let of = |user: u8, n: u64| LogicalSessionId { uid: Some([user; 32]), ..id(n) };
+        for n in 0..8 {
+            drop(sessions.touch(of(1, n), 0).unwrap());
+        }
+        assert!(sessions.touch(of(1, 8), 1).is_err());
+        // What carries something stays, and what is in use.
+        *sessions.get(of(1, 0)).unwrap().state.lock() = true;
+        let used = sessions.get(of(1, 1)).unwrap();
+        for n in 0..4 {
+            drop(sessions.touch(of(2, n), 1).unwrap());
+        }
+        assert!(sessions.get(of(1, 0)).is_some() && sessions.get(of(1, 1)).is_some());
+        assert!((0..4).all(|n| sessions.get(of(2, n)).is_some()) && sessions.count() == 8);
+        // Both have as many now, and nobody makes room for one of them; for a third one does.
+        assert!(sessions.touch(of(2, 4), 1).is_err() && sessions.touch(of(1, 9), 1).is_err());
+        assert!(sessions.touch(of(3, 0), 1).is_ok() && sessions.count() == 8);
+        assert_eq!(sessions.bytes(), 8 * session_bytes::<bool>());
+        drop(used);
+    }
+
+    #[test]
     fn where_memory_is_large_the_number_is_what_was_asked_for() {
-        let sessions = Sessions::<Carried>::new(&Process::share_of(8 << 30), 1_000_000);
+        let sessions = Sessions::<Much>::new(&Process::share_of(8 << 30), 1_000_000);
         assert_eq!(sessions.most, 1_000_000);
-        assert_eq!(Sessions::<Carried>::new(&Process::share_of(64 << 20), 3).most, 3);
+        assert_eq!(Sessions::<Much>::new(&Process::share_of(64 << 20), 3).most, 3);
     }
 
     fn many(count: u64) -> Sessions<bool> {

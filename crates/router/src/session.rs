@@ -26,6 +26,12 @@ pub struct SessionState {
     pub transaction: Option<Transaction>,
 }
 
+impl session::Carried for SessionState {
+    fn is_nothing(&self) -> bool {
+        self.newest.is_none() && self.transaction.is_none()
+    }
+}
+
 impl SessionState {
     /// A retryable write of this number; an earlier transaction is over.
     pub fn begin_write(&mut self, number: i64) {

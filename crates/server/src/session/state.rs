@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use sheaf_errors::{Code, Error, Result, bail};
+use sheaf_front::session::Carried;
 use sheaf_shard::Executed;
 use sheaf_storage::{OpTime, Transaction};
 
@@ -69,6 +70,12 @@ pub struct SessionState {
 impl Default for SessionState {
     fn default() -> Self {
         SessionState { txn_number: -1, txn: TxnState::None, loaded: false, role_changes: 0, attempts: None }
+    }
+}
+
+impl Carried for SessionState {
+    fn is_nothing(&self) -> bool {
+        self.txn_number == -1 && matches!(self.txn, TxnState::None) && self.attempts.is_none()
     }
 }
 

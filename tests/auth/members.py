@@ -165,6 +165,9 @@ def another_key():
         # Whoever has dialled it is told, too.
         wait_for("it is named where it was dialled", lambda: "it does not take the proof of the key" in log_of(one))
 
+        heard = lambda: {member["name"]: member.get("lastHeartbeatMessage") for member in root.admin.command("replSetGetStatus")["members"]}
+        name = f"127.0.0.1:{stranger.port}"
+        wait_for("its status says why", lambda: heard().get(name) == f"Error connecting to {name} :: caused by :: Authentication failed.")
 
 def answer_to(server, bytes):
     """What a server answers to these bytes until it closes the connection."""

@@ -98,7 +98,7 @@ async fn run(replica: Weak<Replica>, host: Arc<str>, to: String, link: Arc<Link>
             }
             tracing::debug!(host = &*host, %error, "a link to a member ended");
             if Lost::by(&error) == Lost::Member {
-                replica.connection_lost(&host);
+                replica.connection_lost(&host, error.kind() == io::ErrorKind::PermissionDenied);
             }
         }
         drop(replica);

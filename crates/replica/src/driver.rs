@@ -187,12 +187,15 @@ impl Replica {
         });
     }
 
-    /// The connection to the member at this address broke, or is refused.
-    pub fn connection_lost(&self, host: &str) {
+    /// The connection to the member at this address broke, or is refused, or has ended at a proof that one of both does not take.
+    pub fn connection_lost(&self, host: &str, unproved: bool) {
         self.with(|core| {
             let member = core.config().and_then(|config| config.member_at(host)).map(|member| member.id);
             if let Some(id) = member {
-                core.connection_lost(id);
+                match unproved {
+                    true => core.not_believed(id),
+                    false => core.connection_lost(id),
+                }
             }
         });
     }

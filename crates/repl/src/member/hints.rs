@@ -14,7 +14,17 @@ impl Member {
     /// The connection to `peer` broke, or is refused; to be called again for every attempt that is refused, because
     /// messages that were on their way may be read after the end of the connection is seen.
     pub fn connection_lost(&mut self, peer: u64) {
+        self.lost(peer, false);
+    }
+
+    /// The same of one whose proof is not taken, or that does not take this one's.
+    pub fn not_believed(&mut self, peer: u64) {
+        self.lost(peer, true);
+    }
+
+    fn lost(&mut self, peer: u64, unproved: bool) {
         let Some(known) = self.peers.get_mut(&peer) else { return };
+        known.unproved = unproved;
         if std::mem::replace(&mut known.lost, true) {
             return;
         }

@@ -68,6 +68,8 @@ pub struct PeerStatus {
     pub round_trip: Option<u64>,
     /// The connection to the member broke, and nothing was heard of it since.
     pub lost: bool,
+    /// It was lost at a proof.
+    pub unproved: bool,
     /// The primary that the member knows.
     pub primary: Option<u64>,
     /// How far the member has said it is.
@@ -143,6 +145,7 @@ impl Member {
             ping_at: peer.ping_at,
             round_trip: peer.round_trip,
             lost: peer.lost,
+            unproved: peer.unproved,
             primary: peer.primary,
             positions: peer.reported,
             config: peer.config,

@@ -204,7 +204,8 @@ impl Report<'_> {
     fn heartbeat_message(&self, member: &MemberConfig, peer: &PeerStatus) -> String {
         match (peer.state, peer.lost) {
             (MemberState::Down, true) => {
-                format!("Error connecting to {} :: caused by :: Connection refused", member.host)
+                let why = if peer.unproved { "Authentication failed." } else { "Connection refused" };
+                format!("Error connecting to {} :: caused by :: {why}", member.host)
             }
             (MemberState::Down, false) => "Couldn't get a connection within the time limit".to_owned(),
             _ => String::new(),

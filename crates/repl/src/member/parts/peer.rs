@@ -12,6 +12,8 @@ pub struct Peer {
     pub up_since: u64,
     /// The connection to the member broke, and nothing was heard of it since.
     pub lost: bool,
+    /// It was lost at a proof: it is there, and one of both does not believe the other.
+    pub unproved: bool,
     /// It has said nothing for much longer than usual, as the primary.
     pub silent: bool,
     /// When the member's last ping came, and the last answer to one.

@@ -122,6 +122,11 @@ fn a_member_whose_connection_broke_is_down_at_once() {
     let text = plain(&status(&mut set, 0));
     let part = r#""lastHeartbeatMessage":"Error connecting to m1:27017 :: caused by :: Connection refused","#;
     assert!(text.contains(part) && text.contains(r#""stateStr":"(not reachable/healthy)""#), "{text}");
+    // Where somebody listens who is not believed, nobody is to look for a firewall.
+    set.member(0).not_believed(1);
+    let part = part.replace("Connection refused", "Authentication failed.");
+    let text = plain(&status(&mut set, 0));
+    assert!(text.contains(&part), "{text}");
     set.heal();
     set.run(3000);
     assert!(!plain(&status(&mut set, 0)).contains("not reachable"));

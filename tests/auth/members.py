@@ -8,6 +8,7 @@ import socket
 import struct
 import subprocess
 import tempfile
+import threading
 import time
 
 import pymongo
@@ -164,10 +165,10 @@ def another_key():
         wait_for("the stranger is named", lambda: "it does not prove that it has the key" in log_of(one))
         # Whoever has dialled it is told, too.
         wait_for("it is named where it was dialled", lambda: "it does not take the proof of the key" in log_of(one))
-
         heard = lambda: {member["name"]: member.get("lastHeartbeatMessage") for member in root.admin.command("replSetGetStatus")["members"]}
         name = f"127.0.0.1:{stranger.port}"
         wait_for("its status says why", lambda: heard().get(name) == f"Error connecting to {name} :: caused by :: Authentication failed.")
+
 
 def answer_to(server, bytes):
     """What a server answers to these bytes until it closes the connection."""
@@ -330,9 +331,29 @@ def a_sharded_cluster():
         first, second = routers
         with connect(first) as client:
             command_fails(13, client.lib, "insert", "c", documents=[{}])
-            client.admin.command("createUser", "root", pwd=PASSWORD, roles=["root"])
+        # Of those who come at once by both of them one is the first.
+        made, clients = [], [connect(router) for router in 4 * routers]
+        together = threading.Barrier(len(clients))
+
+        def come(at):
+            together.wait()
+            try:
+                clients[at].admin.command("createUser", f"root{at}", pwd=PASSWORD, roles=["root"])
+                made.append(f"root{at}")
+            except OperationFailure as error:
+                assert error.code == 13, error
+
+        threads = [threading.Thread(target=come, args=(at,)) for at in range(len(clients))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        (winner,) = made
+        connect(first, winner, PASSWORD).admin.command("createUser", "root", pwd=PASSWORD, roles=["root"])
+        with connect(first) as client:
             command_fails(13, client.admin, "createUser", "more", pwd=PASSWORD, roles=["root"])
         root = connect(first, "root", PASSWORD)
+        root.admin.command("dropUser", winner)
         for at, shard in enumerate(shards):
             root.admin.command("addShard", f"s{at}/127.0.0.1:{shard.port}")
         root.admin.command("shardCollection", "lib.books", key={"_id": "hashed"})

@@ -8,7 +8,7 @@ use sheaf_auth::{
     Account, Action, ActionSet, Credential, Feigned, Keys, MEMBER_USER, Mechanism, RoleName, Target,
     UserDocument, UserName, legacy_digest,
 };
-use sheaf_bson::{DocBuf, RawDoc, Value};
+use sheaf_bson::{DocBuf, RawDoc, Value, doc};
 use sheaf_errors::Result;
 
 use crate::oidc::ByToken;
@@ -234,6 +234,9 @@ pub(crate) enum Step {
     Empty,
 }
 
+/// By which a router says that it asks for who makes the first user: by another router somebody may have come sooner.
+pub(crate) const FIRST_USER: &str = "$firstUser";
+
 static NO_ROLES: LazyLock<Arc<DocBuf>> = LazyLock::new(Arc::default);
 
 /// What a client may do.
@@ -351,9 +354,14 @@ impl Rights {
         matches!(self.0, Held::Member)
     }
 
-    /// For whom a router asks, in the form of `$audit`: its user with all roles; `None` where nobody has to say who he is.
+    /// For whom a router asks, in the form of `$audit`: its user with all roles, or whoever makes the first one; `None` where nobody has to say
+    /// who he is.
     pub fn asked_for(&self) -> Option<DocBuf> {
-        let Held::Account(account) = &self.0 else { return None };
+        let account = match &self.0 {
+            Held::Account(account) => account,
+            Held::FirstUser => return Some(doc! { FIRST_USER: true }),
+            Held::Everything | Held::Member | Held::Nothing => return None,
+        };
         Some(DocBuf::build(|doc| {
             account.user.name.write(&mut doc.document("$impersonatedUser"));
             doc.append("$impersonatedRoles", Value::Array(account.roles_shown().as_raw()));

@@ -12,7 +12,7 @@ use sheaf_bson::{DocBuf, RawDoc, Value};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_wire::Sequence;
 
-use crate::access::Rights;
+use crate::access::{FIRST_USER, Rights};
 use crate::args::{Args, Fields};
 use crate::client::{Client, Stop};
 use crate::command::{Access, Description};
@@ -248,6 +248,12 @@ impl<'a> Request<'a> {
     /// For whom a member asks, if it is a router that has said so.
     fn asked_for(&self) -> Option<RawDoc<'a>> {
         self.generic.asked_for.filter(|_| self.rights.are_members())
+    }
+
+    /// Whether it may be done only as long as there is no user: here or through a router somebody has come who makes the first one.
+    pub fn is_of_the_first_user(&self) -> bool {
+        let says = |asked_for: RawDoc<'_>| asked_for.get(FIRST_USER).is_some_and(|says| says.truthy());
+        self.rights.are_of_the_first_user() || self.asked_for().is_some_and(says)
     }
 
     /// Whose doing it is, where a router asks for its client.

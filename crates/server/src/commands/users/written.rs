@@ -29,7 +29,7 @@ pub type Changes = Vec<(&'static str, Change)>;
 pub fn change(op: &Operation<'_>, plan: impl FnOnce(&Stored<'_>) -> Result<Changes>) -> Result<()> {
     let _turn = op.node().accounts.turn.lock();
     // Whoever came as the first one may not be the first any more.
-    if op.rights.are_of_the_first_user() && !op.node().accounts.is_empty(op.engine())? {
+    if op.is_of_the_first_user() && !op.node().accounts.is_empty(op.engine())? {
         bail!(Code::UNAUTHORIZED, "Command {} requires authentication", op.command.name);
     }
     let view: View = op.engine().view()?;

@@ -53,6 +53,25 @@ def what_is_done_through_a_router(client, path):
     assert "startup" in [event["atype"] for event in events(path)]
 
 
+def what_shards_do(client, path):
+    """Their own logs tell what a cluster's work has made of their collections."""
+    client.admin.command("shardCollection", "shelf.books", key={"n": 1})
+    client.shelf.books.create_index("title")
+    client.admin.command("renameCollection", "shelf.books", to="shelf.papers")
+    client.shelf.drop_collection("papers")
+    client.admin.command("shardCollection", "shelf.rest", key={"_id": 1})
+    client.drop_database("shelf")
+    found = [shape(event) for event in events(path) if "shelf" in str(event["param"])]
+    named = [(atype, param.get("ns", param.get("old")), param.get("indexName")) for atype, param, _ in found]
+    for wanted in [
+        ("createCollection", "shelf.books", None), ("createIndex", "shelf.books", "n_1"),
+        ("createIndex", "shelf.books", "title_1"), ("renameCollection", "shelf.books", None), ("dropCollection", "shelf.papers", None),
+        ("createCollection", "shelf.rest", None), ("dropCollection", "shelf.rest", None), ("dropDatabase", "shelf", None),
+    ]:
+        assert named.count(wanted) == 1, f"{wanted} stands {named.count(wanted)} times in {named}"
+    assert ("createDatabase", "shelf", None) in named, named
+
+
 def a_filter_for_all(first, paths):
     """It holds at once where it was set, and soon on the others."""
     before = first.admin.command("getAuditConfig")
@@ -72,9 +91,11 @@ def routers():
     with tempfile.TemporaryDirectory(prefix="sheaf-audit-") as folder:
         folder, cluster = pathlib.Path(folder), cluster_of(shards=1, routers=3)
         paths = {at: audited(folder, router, f"router{at}", at < 2) for at, router in enumerate(cluster.routers)}
+        paths["shard"] = audited(folder, cluster.shards[0].servers[0], "shard", False)
         paths["config"] = audited(folder, cluster.config.servers[0], "config", True)
         with cluster, cluster.client(0) as first, cluster.client(1) as second, cluster.client(2) as third:
             what_is_done_through_a_router(first, paths[0])
+            what_shards_do(first, paths["shard"])
             command_fails(345, third.admin, "setAuditConfig", filter={}, auditAuthorizationSuccess=False)
             a_filter_for_all(first, paths)
 

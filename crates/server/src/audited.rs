@@ -1,5 +1,7 @@
 //! What the audit log is told of collections and indexes: only what has changed, which a command alone does not tell.
 
+mod conducted;
+
 use std::cell::RefCell;
 
 use sheaf_bson::{DocBuf, RawDoc, doc};
@@ -9,6 +11,8 @@ use sheaf_storage::{Collection, Uuid};
 
 use crate::commands::ddl::names;
 use crate::op::Operation;
+
+pub use conducted::Conducted;
 
 /// A collection that is about to be made, if there is an audit log.
 pub struct Creation {

@@ -8,6 +8,7 @@ use sheaf_errors::{Code, Result, bail};
 use sheaf_storage::{Interrupt, Uuid};
 
 use crate::args::Args;
+use crate::audited::Conducted;
 use crate::command::*;
 use crate::node::Node;
 use crate::op::Operation;
@@ -67,7 +68,12 @@ impl<'a, K: OnShard> Command<'a, Operation<'a>> for ByConductor<K> {
 
     fn run(self, op: &Operation<'a>) -> Result<Reply> {
         let stop = op.interrupter();
-        let told = op.blocking(|| K::RUN(op.node(), op.body, &|| stop.check()))?;
+        let audited = Conducted::of(op)?;
+        let ran = op.blocking(|| K::RUN(op.node(), op.body, &|| stop.check()));
+        if let Some(audited) = audited {
+            audited.done();
+        }
+        let told = ran?;
         // Whether it was done now or before: what waits for a majority waits for all of it.
         op.note_newest_commit();
         Ok(Reply::ok().with_fields(|out| _ = out.append_all(told.as_raw())))

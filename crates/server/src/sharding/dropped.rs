@@ -23,9 +23,14 @@ impl Dropped {
         self.any.store(true, Ordering::SeqCst);
     }
 
+    /// Whether there may be any: each write on a shard begins by asking this, and mostly asks nothing else then.
+    pub(super) fn any(&self) -> bool {
+        self.any.load(Ordering::Acquire)
+    }
+
     /// When a database was dropped here, if some router may not know it yet.
     pub(super) fn when(&self, db: &str) -> Option<Instant> {
-        if !self.any.load(Ordering::SeqCst) {
+        if !self.any() {
             return None;
         }
         let mut when = self.when.lock();
@@ -46,5 +51,25 @@ impl Dropped {
             when.remove(db);
             self.any.store(!when.is_empty(), Ordering::SeqCst);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn writers_look_for_drops_only_while_some_router_may_not_know_of_one() {
+        let dropped = Dropped::default();
+        assert!(!dropped.any());
+        dropped.note("plants");
+        assert!(dropped.any() && dropped.when("herbs").is_none());
+        assert!(dropped.any(), "who asks for another one forgets none that is young");
+        let when = dropped.when("plants").unwrap();
+        dropped.note("plants");
+        dropped.is_here("plants", when);
+        assert!(dropped.any(), "it was dropped again since");
+        dropped.is_here("plants", dropped.when("plants").unwrap());
+        assert!(!dropped.any());
     }
 }

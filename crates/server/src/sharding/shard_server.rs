@@ -376,6 +376,11 @@ impl ShardServer {
         self.drops.load(Ordering::SeqCst)
     }
 
+    /// Whether databases were dropped here that some router may still believe to be here.
+    pub fn has_dropped(&self) -> bool {
+        self.dropped.any()
+    }
+
     /// A database is about to be dropped: collections are not made in it by what was known before.
     pub fn note_drop(&self, db: &str) {
         self.dropped.note(db);

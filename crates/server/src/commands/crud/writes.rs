@@ -15,7 +15,7 @@ use crate::commands::ddl::names;
 use crate::commands::timeseries::{no_buckets, says_measured};
 use crate::op::Operation;
 use crate::reply::Reply;
-use crate::sharding::Guarded;
+use crate::sharding::{Guarded, ShardServer};
 
 /// Most statements that one write command may have.
 const MAX_WRITES: usize = 100_000;
@@ -191,10 +191,11 @@ pub fn with_own_writer<T>(
 
 fn write_with<T>(op: &Operation<'_>, work: impl FnOnce(&mut dyn Write) -> Result<T>) -> Result<T> {
     let shard = op.shard();
-    if shard.is_some()
+    // A collection that has to be made is asked for within: the unit holds nothing then, as its first statement makes it.
+    if shard.is_some_and(ShardServer::has_dropped)
         && let Some(namespace) = op.named_namespace()
     {
-        op.ask_homes(std::iter::once((&*namespace, op.command.name == "insert")))?;
+        op.ask_homes(std::iter::once((&*namespace, false)))?;
     }
     if let Some(mut transaction) = op.transaction() {
         return match shard {

@@ -14,6 +14,7 @@ mod clock;
 mod collections;
 mod directory;
 mod failure;
+mod members;
 mod monitor;
 mod preference;
 mod reach;

@@ -8,7 +8,8 @@ use sheaf_bson::{DocBuf, RawDoc, Value, doc};
 use sheaf_client::{Connection, Message, Role};
 
 use crate::failure::error_in;
-use crate::set::{HEARTBEAT as AWAIT, Member, ReplicaSet};
+use crate::members::{HEARTBEAT as AWAIT, Member};
+use crate::set::ReplicaSet;
 
 /// How long one may take to accept a connection, and to answer beyond what it was allowed to wait.
 const PATIENCE: Duration = Duration::from_secs(5);

@@ -333,6 +333,11 @@ impl Engine {
         self.core().session_statements(lsid, namespace)
     }
 
+    /// The same of several namespaces, each statement with the place of its namespace among these.
+    pub fn statements_about(&self, lsid: RawDoc<'_>, namespaces: &[&str]) -> Result<Vec<(usize, Statement)>> {
+        self.core().statements_about(lsid, namespaces)
+    }
+
     /// Puts statements about a namespace on record that another shard has executed, where nothing newer is known of their sessions.
     ///
     /// Nobody may run a retryable write or transaction of these sessions meanwhile.

@@ -26,13 +26,20 @@ fn moves_of(node: &Node) -> Result<&Arc<Moves>> {
     }
 }
 
-/// [`name::STATEMENTS`]: what is on record about a namespace, of the sessions behind `after`; `last` where there may be more.
+/// The namespaces that a request lists.
+fn namespaces(body: RawDoc<'_>) -> Result<Vec<&str>> {
+    let list = body.get("namespaces").and_then(|list| list.as_array()).unwrap_or(RawDoc::EMPTY);
+    match list.values().map(|namespace| namespace.as_str()).collect() {
+        Some(all) => Ok(all),
+        None => bail!(Code::TYPE_MISMATCH, "a namespace is no string"),
+    }
+}
+
+/// [`name::STATEMENTS`]: what is on record about collections of a database, of the sessions behind `after`; `last` where there may be more.
 pub fn tell(node: &Arc<Node>, body: RawDoc<'_>, go_on: Interrupt<'_>) -> Result<DocBuf> {
     let (moves, engine) = (moves_of(node)?, node.engine());
     moves.take_office()?;
-    let Some(namespace) = body.iter().next().and_then(|field| field.value().as_str()) else {
-        bail!(Code::FAILED_TO_PARSE, "an internal command names no collection");
-    };
+    let namespaces = namespaces(body)?;
     let mut last = body.get("after").and_then(|after| after.as_doc()).map(DocBuf::from);
     let (mut batch, mut any, mut more) = (Batch::default(), false, true);
     'batch: while more {
@@ -40,8 +47,8 @@ pub fn tell(node: &Arc<Node>, body: RawDoc<'_>, go_on: Interrupt<'_>) -> Result<
         more = !sessions.is_empty();
         for lsid in sessions {
             go_on()?;
-            let statements = engine.session_statements(lsid.as_raw(), namespace)?;
-            if !batch.take_statements(&statements) {
+            let statements = engine.statements_about(lsid.as_raw(), &namespaces)?;
+            if !batch.take_statements_about(&statements) {
                 break 'batch;
             }
             any |= !statements.is_empty();
@@ -60,21 +67,24 @@ pub fn tell(node: &Arc<Node>, body: RawDoc<'_>, go_on: Interrupt<'_>) -> Result<
     Ok(told)
 }
 
-/// [`name::TAKE_STATEMENTS`]: takes what another shard has on record about a namespace.
+/// [`name::TAKE_STATEMENTS`]: takes what another shard has on record about collections of a database, in one pass over its sessions.
 pub fn take(node: &Arc<Node>, body: RawDoc<'_>, go_on: Interrupt<'_>) -> Result<DocBuf> {
     Asked::with(node, body, go_on, |asked| {
         let (moves, Some(sharding)) = (moves_of(node)?, node.sharding()) else { return Ok(doc! {}) };
+        let (list, namespaces) = (body.get_or_missing("namespaces"), namespaces(body)?);
         let mut after: Option<DocBuf> = None;
         loop {
-            let mut ask = doc! { (name::STATEMENTS): asked.namespace };
+            let mut ask = doc! { (name::STATEMENTS): asked.namespace, "namespaces": list };
             if let Some(after) = &after {
                 ask.append("after", after.as_raw());
             }
             let told = sharding.ask_shard(asked.text("from"), &ask, asked.go_on)?;
-            let Some(statements) = batch::statements(told.as_raw()) else {
+            let Some(about) = batch::statements_about(told.as_raw(), namespaces.len()) else {
                 bail!(Code::PROTOCOL_ERROR, "a shard has sent a statement that is none");
             };
-            moves.take_in_statements(asked.namespace, &statements, asked.go_on)?;
+            for (namespace, statements) in namespaces.iter().zip(&about) {
+                moves.take_in_statements(namespace, statements, asked.go_on)?;
+            }
             after = told.as_raw().get("last").and_then(|last| last.as_doc()).map(DocBuf::from);
             if after.is_none() {
                 return Ok(doc! {});

@@ -80,11 +80,15 @@ fn statements_of_another_shard_are_answered_also_after_a_crash() {
     let lsid = doc! { "id": "s" };
     engine.put_statements(C, &[statement(4, 0), statement(4, 1)], GO_ON).unwrap();
     engine.put_statements(C, &[statement(3, 0)], GO_ON).unwrap();
+    engine.put_statements("db.second", &[statement(4, 2)], GO_ON).unwrap();
     let check = |engine: &Engine| {
         let known = engine.session_statements(lsid.as_raw(), C).unwrap();
         let known: Vec<(i64, i32)> = known.iter().map(|one| (one.txn_number, one.stmt_id)).collect();
         assert_eq!(known, [(4, 0), (4, 1)]);
         assert!(engine.session_statements(lsid.as_raw(), "db.other").unwrap().is_empty());
+        let about = engine.statements_about(lsid.as_raw(), &["db.third", "db.second", C]).unwrap();
+        let about: Vec<(usize, i32)> = about.iter().map(|(place, one)| (*place, one.stmt_id)).collect();
+        assert_eq!(about, [(2, 0), (2, 1), (1, 2)]);
         let result = engine.statement_result(lsid.as_raw(), 4, 1).unwrap();
         assert_eq!(result, Some(doc! { "n": 1, "times": 1 }));
         assert_eq!(engine.statement_result(lsid.as_raw(), 3, 0).unwrap(), None::<DocBuf>);

@@ -118,7 +118,18 @@ impl Core {
     /// The statements on record of a session's newest number that were about this namespace, in order, if the number is not a
     /// transaction's. There may be some about others among them.
     pub fn session_statements(&self, lsid: RawDoc<'_>, namespace: &str) -> Result<Vec<Statement>> {
-        let wanted = checksum(namespace);
+        let found = self.statements_about(lsid, &[namespace])?;
+        Ok(found.into_iter().map(|(_, statement)| statement).collect())
+    }
+
+    /// The same of several namespaces, each with the place of its namespace among these. A statement of which is not known what it was
+    /// about counts for the first one.
+    pub fn statements_about(&self, lsid: RawDoc<'_>, namespaces: &[&str]) -> Result<Vec<(usize, Statement)>> {
+        let wanted: Vec<i32> = namespaces.iter().map(|namespace| checksum(namespace)).collect();
+        let about = |row: RawDoc<'_>| match row.get("ns") {
+            Some(of) => wanted.iter().position(|wanted| of.as_exact_i64() == Some((*wanted).into())),
+            None => (!wanted.is_empty()).then_some(0),
+        };
         let mut found = Vec::new();
         let Some(SessionRecord { txn_number, committed: false }) = self.session_record(lsid)? else {
             return Ok(found);
@@ -132,14 +143,11 @@ impl Core {
             if is_statement_key(key)
                 && let Some(stmt_id) = key.get(at..).and_then(|rest| rest.first_chunk::<4>())
                 && row.get("txnNum").and_then(|number| number.as_exact_i64()) == Some(txn_number)
-                && row.get("ns").is_none_or(|of| of.as_exact_i64() == Some(wanted.into()))
+                && let Some(place) = about(row)
             {
-                found.push(Statement {
-                    lsid: lsid.into(),
-                    txn_number,
-                    stmt_id: i32::from_be_bytes(*stmt_id),
-                    result: row.get("result").and_then(|result| result.as_doc()).map(DocBuf::from),
-                });
+                let result = row.get("result").and_then(|result| result.as_doc()).map(DocBuf::from);
+                let stmt_id = i32::from_be_bytes(*stmt_id);
+                found.push((place, Statement { lsid: lsid.into(), txn_number, stmt_id, result }));
             }
             iter.next();
         }

@@ -9,7 +9,7 @@
 //! | `opening` | the new shard opens the database, the old one drops what it had |
 //! | `reopening` | instead, where it could not be: the new shard drops what it has taken, the old one opens |
 
-use sheaf_bson::{DocBuf, RawDoc, Value, doc};
+use sheaf_bson::{ArrayBuf, DocBuf, RawDoc, Value, doc};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_shard::ShardId;
 use sheaf_shard::placement::KeyPattern;
@@ -184,17 +184,27 @@ fn sync(conductor: &Conductor, at: RawDoc<'_>, collection: RawDoc<'_>, go_on: In
     conductor.tell(text(at, "to"), &command, go_on).map(|_| ())
 }
 
-/// What is sent again is answered by the new shard as by the closed one.
+/// So many collections are named to a shard in one go.
+const COLLECTIONS_NAMED: usize = 10_000;
+
+/// What is sent again is answered by the new shard as by the closed one. The closed one looks through its records of sessions once for
+/// all collections, as there may be a million of sessions.
 fn take_statements(
     conductor: &Conductor,
     at: RawDoc<'_>,
-    collection: RawDoc<'_>,
+    all: &[RawDoc<'_>],
     go_on: Interrupt<'_>,
 ) -> Result<()> {
-    let step = conductor.step()?;
-    let command =
-        doc! { (name::TAKE_STATEMENTS): text(collection, "ns"), "step": step, "from": text(at, "from") };
-    conductor.tell(text(at, "to"), &command, go_on).map(|_| ())
+    for some in all.chunks(COLLECTIONS_NAMED) {
+        let step = conductor.step()?;
+        let namespaces = ArrayBuf::of(some.iter().map(|collection| text(*collection, "ns")));
+        let command = doc! {
+            (name::TAKE_STATEMENTS): name_of(at), "step": step, "from": text(at, "from"),
+            "namespaces": Value::Array(namespaces.as_raw())
+        };
+        conductor.tell(text(at, "to"), &command, go_on)?;
+    }
+    Ok(())
 }
 
 /// The new shard has what the closed one has, and nothing else.
@@ -214,9 +224,9 @@ fn catch_up(conductor: &Conductor, at: RawDoc<'_>, go_on: Interrupt<'_>) -> Resu
             conductor.tell(to, &command, go_on)?;
         }
     }
+    take_statements(conductor, at, &there, go_on)?;
     for collection in there {
         take(conductor, at, collection, false, go_on)?;
-        take_statements(conductor, at, collection, go_on)?;
         if is(collection, "view") || is(collection, "capped") {
             continue;
         }

@@ -69,7 +69,15 @@ impl Batch {
 
     /// Takes a session's statements, all or none.
     pub fn take_statements(&mut self, statements: &[Statement]) -> bool {
-        let all: Vec<DocBuf> = statements.iter().map(statement_document).collect();
+        self.take_all(statements.iter().map(|one| statement_document(one, None)).collect())
+    }
+
+    /// The same of statements about several namespaces, each with its namespace's place.
+    pub fn take_statements_about(&mut self, statements: &[(usize, Statement)]) -> bool {
+        self.take_all(statements.iter().map(|(place, one)| statement_document(one, Some(*place))).collect())
+    }
+
+    fn take_all(&mut self, all: Vec<DocBuf>) -> bool {
         let fits = self.fits(all.iter().map(|one| one.as_bytes().len()).sum());
         if fits {
             self.statements.extend(all);
@@ -91,12 +99,18 @@ impl Batch {
     }
 }
 
-fn statement_document(statement: &Statement) -> DocBuf {
+/// Where a statement of several namespaces has the place of its own.
+const PLACE: &str = "place";
+
+fn statement_document(statement: &Statement, place: Option<usize>) -> DocBuf {
     DocBuf::build(|out| {
         out.append("lsid", &statement.lsid);
         out.append("txnNumber", statement.txn_number).append("stmtId", statement.stmt_id);
         if let Some(result) = &statement.result {
             out.append("result", result);
+        }
+        if let Some(place) = place {
+            out.append(PLACE, place as i64);
         }
     })
 }
@@ -121,14 +135,48 @@ pub(in crate::sharding) fn gone(reply: RawDoc<'_>) -> Vec<&[u8]> {
 
 /// The statements; `None` stands for what is none.
 pub(in crate::sharding) fn statements(reply: RawDoc<'_>) -> Option<Vec<Statement>> {
-    let statement = |value: Value<'_>| {
+    list(reply, "statements").map(|value| statement(value.as_doc()?)).collect()
+}
+
+/// The statements about each of so many namespaces; `None` stands for what is none.
+pub(in crate::sharding) fn statements_about(reply: RawDoc<'_>, count: usize) -> Option<Vec<Vec<Statement>>> {
+    let mut about = vec![Vec::new(); count];
+    for value in list(reply, "statements") {
         let document = value.as_doc()?;
-        Some(Statement {
-            lsid: document.get("lsid")?.as_doc()?.into(),
-            txn_number: document.get("txnNumber")?.as_exact_i64()?,
-            stmt_id: document.get("stmtId")?.as_exact_i64()? as i32,
-            result: document.get("result").and_then(|result| result.as_doc()).map(DocBuf::from),
-        })
-    };
-    list(reply, "statements").map(statement).collect()
+        let place = usize::try_from(document.get(PLACE)?.as_exact_i64()?).ok()?;
+        about.get_mut(place)?.push(statement(document)?);
+    }
+    Some(about)
+}
+
+fn statement(document: RawDoc<'_>) -> Option<Statement> {
+    Some(Statement {
+        lsid: document.get("lsid")?.as_doc()?.into(),
+        txn_number: document.get("txnNumber")?.as_exact_i64()?,
+        stmt_id: document.get("stmtId")?.as_exact_i64()? as i32,
+        result: document.get("result").and_then(|result| result.as_doc()).map(DocBuf::from),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn statements_about_several_namespaces_come_to_each_of_them() {
+        let statement = |stmt_id: i32| Statement {
+            lsid: sheaf_bson::doc! { "id": 1 },
+            txn_number: 7,
+            stmt_id,
+            result: None,
+        };
+        let mut batch = Batch::default();
+        assert!(batch.take_statements_about(&[(1, statement(0)), (0, statement(1)), (1, statement(2))]));
+        let told = batch.fields();
+        let about = statements_about(told.as_raw(), 2).unwrap();
+        let ids: Vec<Vec<i32>> =
+            about.iter().map(|all| all.iter().map(|one| one.stmt_id).collect()).collect();
+        assert_eq!(ids, [vec![1], vec![0, 2]]);
+        assert!(statements_about(told.as_raw(), 1).is_none(), "there is no second one");
+    }
 }

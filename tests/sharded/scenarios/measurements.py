@@ -83,6 +83,39 @@ def measurements_are_where_their_buckets_are(cluster):
 
 
 @check
+def writes_to_measurements_are_explained(cluster):
+    """As plans on their buckets, on the shards that have such; sharded or not, and nothing is written."""
+    with cluster.client() as client:
+        x = measured(client, "measuredplans", {"m": 1})
+        client.measuredplans.create_collection("whole", timeseries={"timeField": "t", "metaField": "m"})
+        cut(client, "measuredplans", {"meta": 10})
+        documents = [{"_id": at, "t": minute(0), "m": at % 20, "v": at} for at in range(40)]
+        statements = [
+            ({"update": "", "updates": [{"q": {"m": {"$gte": 0}}, "u": {"$set": {"m": 3}}, "multi": True}]}, "UPDATE", 40, 2),
+            ({"delete": "", "deletes": [{"q": {}, "limit": 0}]}, "BATCHED_DELETE", 40, 2),
+            ({"delete": "", "deletes": [{"q": {"m": 15, "v": {"$gt": 15}}, "limit": 0}]}, "TS_MODIFY", 1, 1),
+            ({"findAndModify": "", "query": {"m": 3}, "remove": True}, "TS_MODIFY", 1, 1),
+        ]
+        for name, shards in (("x", 2), ("whole", 1)):
+            client.measuredplans[name].insert_many(documents)
+            for statement, stage, count, spread in statements:
+                first, *rest = statement.items()
+                command = {first[0]: name, **dict(rest)}
+                reply = client.measuredplans.command("explain", command, verbosity="executionStats")
+                plans = reply["queryPlanner"]["winningPlan"]["shards"]
+                assert len(plans) == min(spread, shards), (name, command, reply)
+                assert {plan["winningPlan"]["stage"] for plan in plans} == {stage}, (name, command, reply)
+                assert {plan["namespace"] for plan in plans} == {f"measuredplans.system.buckets.{name}"}, (name, command, reply)
+                ran = [shard["executionStages"] for shard in reply["executionStats"]["executionStages"]["shards"]]
+                counted = {"UPDATE": "nMatched", "BATCHED_DELETE": "nWouldDelete", "TS_MODIFY": "nMeasurementsDeleted"}[stage]
+                assert sum(stages[counted] for stages in ran) == count, (name, command, reply)
+            assert client.measuredplans[name].count_documents({}) == 40
+        refused(72, lambda: client.measuredplans.command(
+            "explain", {"update": "x", "updates": [{"q": {"m": 1}, "u": {"$set": {"v": 1}}, "multi": True}]}))
+        client.drop_database("measuredplans")
+
+
+@check
 def shard_keys_of_measurements(cluster):
     with cluster.client() as client:
         client.admin.command("enableSharding", "measuredkeys", primaryShard="shard0")

@@ -45,8 +45,8 @@ impl Verbosity {
 }
 
 /// The operator that a command puts on top of its query's plan.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Top {
+#[derive(Clone, Copy)]
+pub enum Top<'q> {
     /// None: find.
     Find,
     /// `COUNT`.
@@ -63,11 +63,24 @@ pub enum Top {
         /// All matches.
         multi: bool,
     },
+    /// `TS_MODIFY`: measurements go out of the buckets that the query finds.
+    DeleteMeasurements {
+        /// All that match.
+        multi: bool,
+        /// Which buckets are looked into.
+        buckets: RawDoc<'q>,
+        /// Which of their measurements go, as far as the buckets do not tell.
+        residual: RawDoc<'q>,
+    },
 }
 
-impl Top {
-    fn first_only(self) -> bool {
-        matches!(self, Top::Update { multi: false, .. } | Top::Delete { multi: false })
+impl Top<'_> {
+    fn is_done(self, rows: Rows) -> bool {
+        match self {
+            Top::Update { multi: false, .. } | Top::Delete { multi: false } => true,
+            Top::DeleteMeasurements { multi: false, .. } => rows.changed > 0,
+            _ => false,
+        }
     }
 }
 
@@ -79,8 +92,8 @@ pub struct Explained {
     pub execution: Option<DocBuf>,
 }
 
-/// Whether an update would change a document.
-pub type WouldModify<'w> = &'w dyn Fn(RawDoc<'_>) -> Result<bool>;
+/// What a write would do to a document that its query has found; without one it would change it.
+pub type WouldModify<'w> = &'w dyn Fn(RawDoc<'_>) -> Result<Rows>;
 
 /// Explains a query on a collection and the state that it reads (`None`: a collection that does not exist).
 pub fn explain(
@@ -89,11 +102,12 @@ pub fn explain(
     collection: Option<(&Arc<Collection>, &Reads)>,
     cx: &mut Cx<'_>,
     verbosity: Verbosity,
-    top: Top,
+    top: Top<'_>,
     would_modify: Option<WouldModify<'_>>,
 ) -> Result<Explained> {
     let Some((collection, reads)) = collection else { return Ok(nothing(query, namespace, verbosity, top)) };
-    let counter = top == Top::Count && query.matcher().matches_everything() && query.hint == Hint::None;
+    let counter =
+        matches!(top, Top::Count) && query.matcher().matches_everything() && query.hint == Hint::None;
     if counter && !reads.mixed(collection)? {
         return Ok(fast_count(query, namespace, collection, verbosity));
     }
@@ -109,25 +123,27 @@ pub fn explain(
 
 /// Rows that a command took in, and those that it would change.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Rows {
-    taken: u64,
-    changed: u64,
+pub struct Rows {
+    /// Taken in.
+    pub taken: u64,
+    /// Would be changed.
+    pub changed: u64,
 }
 
 fn run(
     executor: &mut Executor,
     cx: &mut Cx<'_>,
-    top: Top,
+    top: Top<'_>,
     would_modify: Option<WouldModify<'_>>,
 ) -> Result<Rows> {
     let mut rows = Rows::default();
     while executor.advance(cx)? {
-        rows.taken += 1;
-        rows.changed += match (would_modify, executor.plan_row().doc) {
-            (Some(test), Some(doc)) => u64::from(test(doc)?),
-            _ => 1,
+        let one = match (would_modify, executor.plan_row().doc) {
+            (Some(test), Some(doc)) => test(doc)?,
+            _ => Rows { taken: 1, changed: 1 },
         };
-        if top.first_only() {
+        rows = Rows { taken: rows.taken + one.taken, changed: rows.changed + one.changed };
+        if top.is_done(rows) {
             break;
         }
     }
@@ -190,7 +206,7 @@ impl Explaining {
     }
 
     /// `queryPlanner`.
-    pub(crate) fn planner(&self, query: &Query, namespace: &str, top: Top) -> DocBuf {
+    pub(crate) fn planner(&self, query: &Query, namespace: &str, top: Top<'_>) -> DocBuf {
         let of = Of { query, clustered: is_clustered(&self.collection) };
         DocBuf::build(|out| {
             let salt = index_salt(&self.collection);
@@ -220,11 +236,11 @@ impl Explaining {
         figures: &[Figures],
         rows: Rows,
         verbosity: Verbosity,
-        top: Top,
+        top: Top<'_>,
     ) -> DocBuf {
         let of = Of { query, clustered: is_clustered(&self.collection) };
         let (keys, docs) = clustered::examined(&self.plan, figures, of.clustered);
-        let returned = if top == Top::Find { rows.taken } else { 0 };
+        let returned = if matches!(top, Top::Find) { rows.taken } else { 0 };
         DocBuf::build(|out| {
             out.append("executionSuccess", true);
             out.append("nReturned", returned as i32);
@@ -377,7 +393,7 @@ fn fast_count(query: &Query, namespace: &str, collection: &Collection, verbosity
     Explained { planner, execution }
 }
 
-fn nothing(query: &Query, namespace: &str, verbosity: Verbosity, top: Top) -> Explained {
+fn nothing(query: &Query, namespace: &str, verbosity: Verbosity, top: Top<'_>) -> Explained {
     let stats = [Figures { works: 1, eof: true, ..Figures::default() }];
     let of = Of { query, clustered: false };
     let planner = DocBuf::build(|out| {

@@ -42,7 +42,7 @@ impl<'q> At<'q> {
 /// Writes a plan below the operator of its command. `rows` is what the command took in.
 pub fn write_top(
     out: Out<'_, '_>,
-    top: Top,
+    top: Top<'_>,
     plan: &PlanNode,
     stats: Option<&[Figures]>,
     rows: Rows,
@@ -58,8 +58,12 @@ pub fn write_top(
         Top::Update { .. } => "UPDATE",
         Top::Delete { multi: false } => "DELETE",
         Top::Delete { multi: true } => "BATCHED_DELETE",
+        Top::DeleteMeasurements { .. } => "TS_MODIFY",
     };
     out.append("stage", name);
+    if let (Top::DeleteMeasurements { multi, buckets, residual }, None) = (top, stats) {
+        write_measurements(out, multi, buckets, residual);
+    }
     if let Some(stats) = stats {
         let below = stats.first().cloned().unwrap_or_default();
         figures(
@@ -81,10 +85,20 @@ pub fn write_top(
                 .append("nWouldModify", rows.changed as i32)
                 .append("nWouldUpsert", i32::from(upsert && n == 0)),
             Top::Delete { .. } => out.append("nWouldDelete", n),
+            Top::DeleteMeasurements { multi, buckets, residual } => {
+                write_measurements(out, multi, buckets, residual);
+                out.append("nBucketsUnpacked", n).append("nMeasurementsDeleted", rows.changed as i32)
+            }
             Top::Find => out,
         };
     }
     write(&mut out.document("inputStage"), plan, stats, &mut At::top(of));
+}
+
+/// Which measurements a `TS_MODIFY` is about.
+fn write_measurements(out: Out<'_, '_>, multi: bool, buckets: RawDoc<'_>, residual: RawDoc<'_>) {
+    out.append("opType", if multi { "deleteMany" } else { "deleteOne" });
+    out.append("bucketFilter", buckets).append("residualFilter", residual);
 }
 
 /// The counter of a whole collection.

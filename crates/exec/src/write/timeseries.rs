@@ -160,6 +160,26 @@ pub fn without(
     Ok((Some(left.to_doc()), gone))
 }
 
+/// How many measurements of a bucket match.
+///
+/// Errors: those of the filter, and of buckets that are none.
+pub fn count_matching(
+    bucket: RawDoc<'_>,
+    options: &TimeseriesOptions,
+    matcher: &Matcher,
+    now_millis: i64,
+) -> Result<u64> {
+    let mut unpacker = Unpacker::new(&options.time_field, options.meta_field.as_deref());
+    unpacker.begin(bucket)?;
+    let (mut row, mut arena, mut count) = (Vec::new(), Bump::new(), 0);
+    while unpacker.next_into(&mut row)? {
+        arena.reset();
+        let env = Env::new(&arena).with_now(now_millis);
+        count += u64::from(matcher.matches(RawDoc::new(&row), &env)?);
+    }
+    Ok(count)
+}
+
 /// Deletes measurements that match, of the buckets that `query` finds; gives their number, and the last one of them.
 ///
 /// Errors: those of deletes.

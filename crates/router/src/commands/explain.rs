@@ -8,11 +8,13 @@ use sheaf_front::reply::Reply;
 
 use super::aggregate::Plan;
 use super::find::owners_of;
+use super::find_and_modify::is_measured;
 use crate::addressed::{Addressed, Placed};
 use crate::forward::{self, Body};
 use crate::op::Operation;
 use crate::parameters::obey_settings;
 use crate::route::until_fresh;
+use crate::targeting::ranges_for_measurements;
 
 /// `{explain: {find: "plants", ...}, verbosity: "executionStats"}`. The shape is the manual's ("Explain Results", sharded
 /// collections): an aggregation's plans stand in `shards`, by name; those of the others in `winningPlan.shards`.
@@ -117,7 +119,11 @@ fn targets(op: &Operation<'_>, sharded: &Sharded, explained: RawDoc<'_>) -> Resu
         |list: &str| explained.get(list)?.as_array()?.values().next()?.as_doc()?.get("q")?.as_doc();
     let filter = document("filter").or_else(|| document("query"));
     let filter = filter.or_else(|| statement("updates")).or_else(|| statement("deletes"));
-    owners_of(op, sharded, filter.unwrap_or(RawDoc::EMPTY), document("collation"))
+    let filter = filter.unwrap_or(RawDoc::EMPTY);
+    if is_measured(explained) {
+        return op.readers_of(sharded, &ranges_for_measurements(sharded, filter, document("collation")));
+    }
+    owners_of(op, sharded, filter, document("collation"))
 }
 
 /// A command that one shard runs.

@@ -231,7 +231,8 @@ fn answer(change: &Change, value: Option<&DocBuf>) -> DocBuf {
 }
 
 /// Whether the command is about measurements, and names their buckets.
-fn is_measured(body: RawDoc<'_>) -> bool {
+/// Whether a command names buckets, and means their measurements.
+pub fn is_measured(body: RawDoc<'_>) -> bool {
     body.get("isTimeseriesNamespace").is_some_and(|flag| flag.truthy())
 }
 

@@ -28,7 +28,11 @@ const CHANGE: &[&str] = &[
     "collMod",
     "collStats",
     "validate",
+    "explain",
 ];
+
+/// Of those that can be explained, the ones that run about buckets.
+const EXPLAINED: &[&str] = &["update", "delete", "findAndModify", "findandmodify"];
 
 /// For so long a command begins anew whose collection turns out to be sharded, or not to be any more.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -71,13 +75,36 @@ fn has_turned(error: &Error) -> bool {
 /// The command about buckets, if it has to be.
 fn about_buckets<'a>(op: &Operation<'a>) -> Result<Option<RawDoc<'a>>> {
     let body = op.request.body();
-    let named = body.iter().next().and_then(|first| first.value().as_str());
-    let Some(name) = named.filter(|_| op.command.name != "bulkWrite") else { return Ok(None) };
+    let first = body.iter().next();
+    let explained = match op.command.name {
+        "bulkWrite" => return Ok(None),
+        "explain" => match first.and_then(|first| first.value().as_doc()) {
+            Some(inner) if inner.iter().next().is_some_and(|named| EXPLAINED.contains(&named.key())) => {
+                Some(inner)
+            }
+            _ => return Ok(None),
+        },
+        _ => None,
+    };
+    let named = explained.unwrap_or(body).iter().next().and_then(|named| named.value().as_str());
+    let Some(name) = named else { return Ok(None) };
     if !op.buckets_are_sharded(op.db(), name)? {
         return Ok(None);
     }
-    let rewritten = DocBuf::build(|out| {
-        for (at, field) in body.iter().enumerate() {
+    let rewritten = match explained {
+        Some(inner) => DocBuf::build(|out| {
+            out.append("explain", &naming_buckets(inner, name));
+            body.iter().skip(1).for_each(|field| _ = out.append_element(field));
+        }),
+        None => naming_buckets(body, name),
+    };
+    Ok(Some(RawDoc::new(op.request.arena.alloc_slice_copy(rewritten.as_bytes()))))
+}
+
+/// A command on measurements as one about their buckets.
+fn naming_buckets(command: RawDoc<'_>, name: &str) -> DocBuf {
+    DocBuf::build(|out| {
+        for (at, field) in command.iter().enumerate() {
             match (at, field.key()) {
                 (0, key) => _ = out.append(key, format!("{BUCKETS_PREFIX}{name}").as_str()),
                 (_, "isTimeseriesNamespace") => {}
@@ -85,8 +112,7 @@ fn about_buckets<'a>(op: &Operation<'a>) -> Result<Option<RawDoc<'a>>> {
             }
         }
         out.append("isTimeseriesNamespace", true);
-    });
-    Ok(Some(RawDoc::new(op.request.arena.alloc_slice_copy(rewritten.as_bytes()))))
+    })
 }
 
 /// `collMod`: what buckets span is changed by the conductor, as routers have to know it; the rest on each shard.

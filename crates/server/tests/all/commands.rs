@@ -30,6 +30,9 @@ struct Script {
     _server: Server,
 }
 
+/// Fields that tell how long something took.
+const TIMES: &[&str] = &["optimizationTimeMillis", "executionTimeMillis", "executionTimeMillisEstimate"];
+
 impl Script {
     fn begin() -> Script {
         let server = Server::start(|_, _| {});
@@ -115,7 +118,7 @@ impl Script {
                     self.cursor = id;
                     masked.append("id", "<cursor>");
                 }
-                Value::Int32(_) if field.key() == "optimizationTimeMillis" => {
+                Value::Int32(_) if TIMES.contains(&field.key()) => {
                     masked.append(field.key(), "<time>");
                 }
                 value => {

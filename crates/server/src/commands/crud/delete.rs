@@ -28,10 +28,12 @@ const SHORT_BATCH: usize = 64;
 
 /// `{delete: "users", deletes: [{q, limit}], ordered: true}`
 pub struct Delete<'a> {
-    collection: &'a str,
+    /// What it deletes from.
+    pub(super) collection: &'a str,
     deletes: Documents<'a>,
     fields: WriteFields,
-    variables: Option<RawDoc<'a>>,
+    /// `let`
+    pub(super) variables: Option<RawDoc<'a>>,
 }
 
 impl<'a> Command<'a, Operation<'a>> for Delete<'a> {
@@ -139,19 +141,19 @@ impl<'a> Delete<'a> {
     /// The only statement, for `explain`.
     ///
     /// Errors: `InvalidLength` if there are several.
-    pub(super) fn only(&self, op: &Operation<'_>) -> Result<(&'a str, Statement)> {
+    pub(super) fn only(&self) -> Result<DeleteOne<'a>> {
         if self.deletes.count() != 1 {
             bail!(Code::INVALID_LENGTH, "explained write batches must be of size 1");
         }
-        let doc = self.deletes.iter().next().unwrap_or(RawDoc::EMPTY);
-        Ok((self.collection, DeleteOne::parse(doc)?.statement(op, self.collection, self.variables)?))
+        DeleteOne::parse(self.deletes.iter().next().unwrap_or(RawDoc::EMPTY))
     }
 }
 
 /// One entry of `deletes`.
 pub struct DeleteOne<'a> {
     q: RawDoc<'a>,
-    multi: bool,
+    /// All that match.
+    pub(super) multi: bool,
     hint: Value<'a>,
     collation: Option<RawDoc<'a>>,
 }
@@ -184,11 +186,14 @@ impl<'a> DeleteOne<'a> {
     }
 
     /// What is to be deleted of measurements.
-    fn selected<'s>(&'s self, variables: Option<RawDoc<'s>>) -> Selected<'s> {
+    pub(super) fn selected<'s>(&'s self, variables: Option<RawDoc<'s>>) -> Selected<'s> {
         Selected { filter: self.q, variables, collation: self.collation, hint: self.hint }
     }
 
-    fn statement(
+    /// The same of documents.
+    ///
+    /// Errors: those of the filter.
+    pub(super) fn statement(
         &self,
         op: &Operation<'_>,
         collection: &str,

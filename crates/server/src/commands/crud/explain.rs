@@ -1,18 +1,21 @@
 //! `explain`.
 
+use std::sync::Arc;
+
 use sheaf_aggregate::{Namespace, Pipeline};
 use sheaf_bson::{ArrayBuf, Bump, DocBuf, DocWriter, RawDoc, Timestamp, Value};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_exec::database::{hint_below, resolve_view};
 pub use sheaf_exec::explain::Verbosity;
 use sheaf_exec::explain::pipeline::PipelineOf;
-use sheaf_exec::explain::{Explained, Top, WouldModify, explain};
+use sheaf_exec::explain::{Explained, Rows, Top, WouldModify, explain};
 use sheaf_exec::plan::Query;
 use sheaf_exec::plan::query::Hint;
 use sheaf_exec::plan::shape::QueryShape;
 use sheaf_exec::write::{FindAndModify as Action, UpdateStatement};
 use sheaf_expr::Env;
 use sheaf_query::update::ApplyCx;
+use sheaf_storage::{Collection, View};
 
 use super::aggregate::Aggregate;
 use super::bulk_write::{BulkWrite, Only};
@@ -31,6 +34,7 @@ use sheaf_rows::{Cx, Limits};
 use crate::args::Args;
 use crate::command::*;
 use crate::commands::ddl::names;
+use crate::commands::timeseries::{self, MeasuredDelete, MeasuredUpdate, Selected};
 use crate::op::Operation;
 use crate::query_settings::FIELD;
 use crate::reply::Reply;
@@ -112,14 +116,35 @@ impl<'a> Command<'a, Operation<'a>> for Explain<'a> {
             }
             "update" => {
                 let update: Update<'a> = inner("update", self.command)?;
-                let (collection, statement) = update.only(op)?;
+                let (collection, one) = (update.collection, update.only()?);
+                if let Some((view, measured)) = measured(op, collection)? {
+                    let on = timeseries::to_explain(op, &view, &measured)?;
+                    let update = MeasuredUpdate::of(op, &measured, &on, &one.parts(update.variables))?;
+                    let test = |bucket: RawDoc<'_>| {
+                        let changes = would_modify(op, &update.statement, bucket)?.changed > 0;
+                        update.would_update(bucket, changes)
+                    };
+                    let (query, top) = (&update.statement.query, Top::Update { multi: true, upsert: false });
+                    return self.plans(op, &view, &on.buckets.namespace, query, top, Some(&test));
+                }
+                let statement = one.statement(op, collection, update.variables)?;
                 let top = Top::Update { multi: statement.multi, upsert: statement.upsert };
                 let test = |doc: RawDoc<'_>| would_modify(op, &statement, doc);
                 self.plain(op, &op.namespace(collection), &statement.query, top, Some(&test), ArrayBuf::new)
             }
             "delete" => {
                 let delete: Delete<'a> = inner("delete", self.command)?;
-                let (collection, statement) = delete.only(op)?;
+                let (collection, one) = (delete.collection, delete.only()?);
+                if let Some((view, measured)) = measured(op, collection)? {
+                    return self.delete_measured(
+                        op,
+                        &view,
+                        &measured,
+                        &one.selected(delete.variables),
+                        one.multi,
+                    );
+                }
+                let statement = one.statement(op, collection, delete.variables)?;
                 let top = Top::Delete { multi: statement.multi };
                 self.plain(op, &op.namespace(collection), &statement.query, top, None, ArrayBuf::new)
             }
@@ -142,6 +167,9 @@ impl<'a> Command<'a, Operation<'a>> for Explain<'a> {
             }
             "findAndModify" | "findandmodify" => {
                 let command: FindAndModify<'a> = inner("findAndModify", self.command)?;
+                if let Some((view, measured)) = measured(op, command.collection)? {
+                    return self.delete_measured(op, &view, &measured, &command.measurements()?, false);
+                }
                 let on = op.namespace(command.collection);
                 match command.explained(op)? {
                     Action::Remove(delete) => {
@@ -174,8 +202,15 @@ impl<'a> Command<'a, Operation<'a>> for Explain<'a> {
     }
 }
 
+/// The time-series collection that a command names, if it is one, and the state that it is in.
+fn measured(op: &Operation<'_>, collection: &str) -> Result<Option<(View, Arc<Collection>)>> {
+    let view = op.view()?;
+    let found = view.collection(&op.namespace(collection)).cloned();
+    Ok(found.filter(|found| timeseries::is_measured(op, found)).map(|found| (view, found)))
+}
+
 /// Whether an update would change a document, tried on a copy.
-fn would_modify(op: &Operation<'_>, statement: &UpdateStatement, doc: RawDoc<'_>) -> Result<bool> {
+fn would_modify(op: &Operation<'_>, statement: &UpdateStatement, doc: RawDoc<'_>) -> Result<Rows> {
     let matcher = statement.query.matcher();
     let arena = Bump::new();
     let now_millis = op.now_millis();
@@ -187,7 +222,8 @@ fn would_modify(op: &Operation<'_>, statement: &UpdateStatement, doc: RawDoc<'_>
     }
     let timestamp = Timestamp::new((now_millis / 1000) as u32, 1);
     let cx = ApplyCx { matched_index: position.as_deref(), now_millis, timestamp };
-    Ok(statement.update.apply_with(doc, &cx, &arena)?.is_some())
+    let changes = statement.update.apply_with(doc, &cx, &arena)?.is_some();
+    Ok(Rows { taken: 1, changed: u64::from(changes) })
 }
 
 fn inner<'a, C: Command<'a, Operation<'a>>>(name: &'static str, command: RawDoc<'a>) -> Result<C> {
@@ -220,7 +256,7 @@ impl Explain<'_> {
         op: &Operation<'_>,
         namespace: &str,
         query: &Query,
-        top: Top,
+        top: Top<'_>,
         would_modify: Option<WouldModify<'_>>,
         pipeline: impl FnOnce() -> ArrayBuf,
     ) -> Result<Reply> {
@@ -241,11 +277,38 @@ impl Explain<'_> {
             let hint = query.hint.clone();
             return explain_pipeline(op, &on, &parsed, None, hint, self.verbosity, self.command);
         }
+        self.plans(op, &view, namespace, query, top, would_modify)
+    }
+
+    fn delete_measured(
+        &self,
+        op: &Operation<'_>,
+        view: &View,
+        measured: &Collection,
+        selected: &Selected<'_>,
+        multi: bool,
+    ) -> Result<Reply> {
+        let on = timeseries::to_explain(op, view, measured)?;
+        let delete = MeasuredDelete::of(op, measured, &on, selected, multi)?;
+        let test = |bucket: RawDoc<'_>| delete.would_delete(bucket);
+        self.plans(op, view, &on.buckets.namespace, delete.query(), delete.top(), Some(&test))
+    }
+
+    /// The plans of a query on what is stored by this name.
+    fn plans(
+        &self,
+        op: &Operation<'_>,
+        view: &View,
+        namespace: &str,
+        query: &Query,
+        top: Top<'_>,
+        would_modify: Option<WouldModify<'_>>,
+    ) -> Result<Reply> {
         let stop = op.interrupter();
         let interrupt = || stop.check();
         let limits = Limits { now_millis: op.now_millis(), ..Limits::default() };
         let (reads, mut cx) = (op.reads(view.clone()), Cx::new(limits, &interrupt));
-        let on = found.map(|found| (found, &reads));
+        let on = view.collection(namespace).map(|found| (found, &reads));
         let explained = explain(query, namespace, on, &mut cx, self.verbosity, top, would_modify)?;
         let mut reply = Reply::with_capacity(4096).with("explainVersion", "1");
         reply.fill(|out| {

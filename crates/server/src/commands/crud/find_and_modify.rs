@@ -251,6 +251,14 @@ impl<'a> FindAndModify<'a> {
         cx: &WriteCx<'_>,
         view: &Collection,
     ) -> Result<Modified> {
+        let (n, value) = timeseries::delete(op, w, cx, view, &self.measurements()?, false)?;
+        Ok(Modified { n, value, ..Modified::default() })
+    }
+
+    /// The measurement that it removes.
+    ///
+    /// Errors: `InvalidOptions` for what time-series collections do not have.
+    pub(super) fn measurements(&self) -> Result<Selected<'_>> {
         if !self.remove {
             bail!(Code::INVALID_OPTIONS, "Cannot perform a non-multi update on a time-series collection");
         }
@@ -260,14 +268,12 @@ impl<'a> FindAndModify<'a> {
                 "Cannot perform findAndModify with sort on a time-series collection"
             );
         }
-        let selected = Selected {
+        Ok(Selected {
             filter: self.query.unwrap_or(RawDoc::EMPTY),
             variables: self.variables,
             collation: self.collation,
             hint: self.hint,
-        };
-        let (n, value) = timeseries::delete(op, w, cx, view, &selected, false)?;
-        Ok(Modified { n, value, ..Modified::default() })
+        })
     }
 
     fn projection(&self, cx: &mut ParseCx) -> Result<Option<Projection>> {

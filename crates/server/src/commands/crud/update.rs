@@ -34,10 +34,12 @@ const SHORT_BATCH: usize = 64;
 
 /// `{update: "users", updates: [{q, u, ...}], ordered: true, let: {...}}`
 pub struct Update<'a> {
-    collection: &'a str,
+    /// What it updates.
+    pub(super) collection: &'a str,
     updates: Documents<'a>,
     fields: WriteFields,
-    variables: Option<RawDoc<'a>>,
+    /// `let`
+    pub(super) variables: Option<RawDoc<'a>>,
 }
 
 impl<'a> Command<'a, Operation<'a>> for Update<'a> {
@@ -200,12 +202,11 @@ impl<'a> Update<'a> {
     /// The only statement, for `explain`.
     ///
     /// Errors: `BadValue` if there are several.
-    pub(super) fn only(&self, op: &Operation<'_>) -> Result<(&'a str, UpdateStatement)> {
+    pub(super) fn only(&self) -> Result<UpdateOne<'a>> {
         if self.updates.count() != 1 {
             bail!(Code::INVALID_LENGTH, "explained write batches must be of size 1");
         }
-        let doc = self.updates.iter().next().unwrap_or(RawDoc::EMPTY);
-        Ok((self.collection, UpdateOne::parse(doc)?.statement(op, self.collection, self.variables)?))
+        UpdateOne::parse(self.updates.iter().next().unwrap_or(RawDoc::EMPTY))
     }
 }
 
@@ -317,7 +318,7 @@ impl<'a> UpdateOne<'a> {
     }
 
     /// The statement as one on measurements.
-    fn parts<'p>(&'p self, variables: Option<RawDoc<'p>>) -> UpdateParts<'p> {
+    pub(super) fn parts<'p>(&'p self, variables: Option<RawDoc<'p>>) -> UpdateParts<'p> {
         UpdateParts {
             selected: Selected { filter: self.q, variables, collation: self.collation, hint: self.hint },
             update: self.u,
@@ -327,7 +328,10 @@ impl<'a> UpdateOne<'a> {
         }
     }
 
-    fn statement(
+    /// The statement on documents.
+    ///
+    /// Errors: those of filters and updates.
+    pub(super) fn statement(
         &self,
         op: &Operation<'_>,
         collection: &str,

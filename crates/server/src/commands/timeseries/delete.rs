@@ -7,6 +7,7 @@ use sheaf_exec::database::head_query;
 use sheaf_exec::plan::Query;
 use sheaf_exec::write::WriteCx;
 use sheaf_exec::write::timeseries::delete_measurements;
+use sheaf_query::matcher::Matcher;
 use sheaf_storage::{Collection, Write};
 use sheaf_timeseries::unpack_stage;
 
@@ -27,18 +28,41 @@ pub fn delete(
 ) -> Result<(u64, Option<DocBuf>)> {
     refuse_transaction(op, "delete from", view)?;
     let timeseries = Timeseries::to_write(op, w, view)?;
-    let matcher = parse_filter(Some(selected.filter), &mut selected.parse_cx(op, view)?)?;
-    // The buckets that may have such measurements: those from which reading them would begin.
-    let stages = ArrayBuf::build(|out| {
-        for stage in unpack_stage(&timeseries.options).as_raw().iter() {
-            out.push_element(stage);
-        }
-        out.document().append("$match", selected.filter);
-    });
-    let namespace = Namespace::new(timeseries.buckets.db(), timeseries.buckets.name());
-    let pipeline = Pipeline::parse(stages.as_raw(), &namespace, &mut selected.parse_cx(op, view)?)?;
-    let head = head_query(&pipeline).0;
-    let hint = selected.hint(&timeseries.options)?;
-    let query = Query { matcher: head.matcher, collator: head.collator, hint, ..Query::default() };
+    let Deletion { query, matcher } = Deletion::of(op, view, &timeseries, selected)?;
     delete_measurements(w, cx, &timeseries.buckets, &timeseries.options, &query, &matcher, multi)
+}
+
+/// What a delete looks for.
+pub(super) struct Deletion {
+    /// The buckets that may have such measurements.
+    pub(super) query: Query,
+    /// The measurements.
+    pub(super) matcher: Matcher,
+}
+
+impl Deletion {
+    /// What measurements that are selected mean for their buckets.
+    ///
+    /// Errors: those of filters and hints.
+    pub(super) fn of(
+        op: &Operation<'_>,
+        view: &Collection,
+        timeseries: &Timeseries,
+        selected: &Selected<'_>,
+    ) -> Result<Deletion> {
+        let matcher = parse_filter(Some(selected.filter), &mut selected.parse_cx(op, view)?)?;
+        // Those from which reading them would begin.
+        let stages = ArrayBuf::build(|out| {
+            for stage in unpack_stage(&timeseries.options).as_raw().iter() {
+                out.push_element(stage);
+            }
+            out.document().append("$match", selected.filter);
+        });
+        let namespace = Namespace::new(timeseries.buckets.db(), timeseries.buckets.name());
+        let pipeline = Pipeline::parse(stages.as_raw(), &namespace, &mut selected.parse_cx(op, view)?)?;
+        let head = head_query(&pipeline).0;
+        let hint = selected.hint(&timeseries.options)?;
+        let query = Query { matcher: head.matcher, collator: head.collator, hint, ..Query::default() };
+        Ok(Deletion { query, matcher })
+    }
 }

@@ -5,6 +5,7 @@
 
 mod create;
 mod delete;
+mod explained;
 mod indexes;
 mod insert;
 mod list;
@@ -27,6 +28,7 @@ use crate::op::Operation;
 
 pub use create::{CreateTimeseries, drop_buckets, expire_after};
 pub use delete::delete;
+pub use explained::{MeasuredDelete, MeasuredUpdate, to_explain};
 pub use indexes::on_buckets;
 pub use insert::{insert_all, insert_one};
 pub use list::listed_options;
@@ -100,7 +102,11 @@ pub fn buckets_name(collection: &Collection) -> String {
 
 /// Whether the command says that it is about measurements where it names their buckets.
 pub fn says_measured(op: &Operation<'_>) -> bool {
-    op.body().get("isTimeseriesNamespace").is_some_and(|flag| flag.truthy())
+    let says = |body: RawDoc<'_>| body.get("isTimeseriesNamespace").is_some_and(|flag| flag.truthy());
+    match op.command.name {
+        "explain" => op.body().get("explain").and_then(|explained| explained.as_doc()).is_some_and(says),
+        _ => says(op.body()),
+    }
 }
 
 /// Whether a collection is one of buckets.

@@ -44,6 +44,19 @@ pub fn update(
 ) -> Result<UpdateResult> {
     refuse_transaction(op, "update", view)?;
     let timeseries = Timeseries::to_write(op, w, view)?;
+    let statement = on_buckets(op, view, &timeseries, parts)?;
+    run_update(w, cx, &timeseries.buckets, &statement, false)
+}
+
+/// What an update of measurements is to their buckets.
+///
+/// Errors: `InvalidOptions` for what time-series collections do not have; those of filters and updates.
+pub(super) fn on_buckets(
+    op: &Operation<'_>,
+    view: &Collection,
+    timeseries: &Timeseries,
+    parts: &UpdateParts<'_>,
+) -> Result<UpdateStatement> {
     if !parts.multi {
         return Err(refused("a non-multi update on a time-series collection"));
     }
@@ -65,8 +78,7 @@ pub fn update(
     let hint = parts.selected.hint(&timeseries.options)?;
     let collator = parse.collator().cloned();
     let query = Query { matcher: Some(Arc::new(matcher)), hint, collator, ..Query::default() };
-    let statement = UpdateStatement { query, update, multi: true, upsert: false };
-    run_update(w, cx, &timeseries.buckets, &statement, false)
+    Ok(UpdateStatement { query, update, multi: true, upsert: false })
 }
 
 /// The update of the meta value in buckets.

@@ -64,7 +64,7 @@ impl Feigned {
     /// The kind of user that this one would be; `None` where there are none to be like.
     fn kind(&self, user: &UserName) -> Option<Kind> {
         let all: u64 = self.kinds.values().sum();
-        let mut at = (u128::from(self.number(user)) * u128::from(all) >> 64) as u64;
+        let mut at = ((u128::from(self.number(user)) * u128::from(all)) >> 64) as u64;
         for (kind, count) in &self.kinds {
             match at.checked_sub(*count) {
                 None => return Some(*kind),

@@ -278,6 +278,22 @@ def one_first_user():
     """Of those who come at once on an empty server one is the first; when all users have gone, nobody is again."""
     with Server(args=["--auth"]) as server:
         made, clients = [], [connect(server) for _ in range(8)]
+def the_last_user_goes():
+    """Who removes all users, by whichever command, does not open the door to the next one who comes, though nobody has knocked in between."""
+    for role, remove in [
+        ("root", lambda admin: admin["system.users"].delete_many({})),
+        ("root", lambda admin: admin.command("dropAllUsersFromDatabase", 1)),
+        ("__system", lambda admin: admin["system.users"].delete_many({})),
+    ]:
+        with Server(args=["--auth"]) as server:
+            with connect(server) as client:
+                client.admin.command("createUser", "root", pwd=PASSWORD, roles=[role])
+            with connect(server, "root", PASSWORD) as root:
+                remove(root.admin)
+            with connect(server) as nobody:
+                command_fails(13, nobody.admin, "createUser", "again", pwd=PASSWORD, roles=["root"])
+
+
         together = threading.Barrier(len(clients))
 
         def come(at):

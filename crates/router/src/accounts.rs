@@ -166,6 +166,7 @@ impl Accounts for Router {
         }
     }
 
+        self.accounts.any.store(true, Ordering::Relaxed);
     fn feigned(&self) -> Result<Option<Arc<Feigned>>> {
         let generation = self.generation()?;
         if let Some(feigned) = &self.accounts.kept.lock().feigned {

@@ -120,6 +120,9 @@ impl KnownAccounts {
         };
         let changed = versions != source.versions || !source.collections.iter().zip(&collections).all(same);
         let number = source.number + u64::from(changed);
+        // Whoever removes the last one has been seen before.
+        let any = collections.iter().flatten().any(|collection| collection.count() > 0);
+        self.any.fetch_or(any, Ordering::Relaxed);
         *source = Source { catalog: Arc::downgrade(&catalog), collections, versions, number };
         number
     }

@@ -4,6 +4,7 @@ import contextlib
 import os
 import pathlib
 import shutil
+import signal
 import socket
 import struct
 import subprocess
@@ -17,7 +18,7 @@ from bson import Binary, Int64, Timestamp
 from common import command_fails, connect, fails
 from pymongo.errors import OperationFailure, PyMongoError
 from scram import Wire
-from sheaf_process import Server, find_binary, free_port
+from sheaf_process import Server, find_binary, free_port, stand_still
 
 KEY = "bXkgZGVwbG95bWVudCdzIGtleQ=="
 OTHER_KEY = "YW5vdGhlciBkZXBsb3ltZW50J3Mga2V5"
@@ -427,6 +428,14 @@ def a_sharded_cluster():
             command_fails(13, client.lib, "find", "books")
         with as_member(shards[0]) as tool:
             assert tool.lib.command("find", "books")["ok"] == 1
+        # While the config servers hang, what was read of users holds for half a minute: that is time for more than three commands.
+        root.lib.books.find_one({"_id": 1})
+        stand_still(config.process)
+        try:
+            for _ in range(6):
+                root.lib.books.find_one({"_id": 1})
+        finally:
+            os.kill(config.process.pid, signal.SIGCONT)
 
 
 def is_refused(client):

@@ -27,6 +27,9 @@ const BELIEVED: Duration = Duration::from_secs(30);
 /// How long the config servers may take.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// How long they may take where there is something to believe meanwhile, and for how long nobody asks again when they have taken longer.
+const SHORT_PATIENCE: Duration = Duration::from_secs(2);
+
 /// Most users that are kept in memory; with one more it begins anew.
 const KEPT: usize = 10_000;
 
@@ -35,6 +38,8 @@ struct Kept {
     /// What the config servers have said of the state of users and roles, and when.
     generation: Option<DocBuf>,
     asked: Option<Instant>,
+    /// When they have not answered last.
+    missed: Option<Instant>,
     /// How many generations there have been before.
     state: u64,
     /// How often it was doubted that nothing has changed.
@@ -77,12 +82,16 @@ impl Roles for Remote<'_> {
 
 impl Router {
     fn ask_config(&self, command: &DocBuf) -> Result<DocBuf> {
+        self.ask_config_within(PATIENCE, command)
+    }
+
+    fn ask_config_within(&self, patience: Duration, command: &DocBuf) -> Result<DocBuf> {
         let began = Instant::now();
         let go_on = || {
             if self.is_shutting_down() {
                 return Err(sheaf_front::front::shutting_down_error());
             }
-            match began.elapsed() < PATIENCE {
+            match began.elapsed() < patience {
                 true => Ok(()),
                 false => Err(Error::new(Code::NETWORK_TIMEOUT, "the config servers do not answer in time")),
             }
@@ -109,10 +118,22 @@ impl Router {
         if let Some(generation) = known(FRESH) {
             return Ok(generation);
         }
+        // Who hangs is not waited for by each command, as long as there is something to believe.
+        let believed = known(BELIEVED);
+        let missed = self.accounts.kept.lock().missed;
+        if let Some(generation) = &believed
+            && missed.is_some_and(|missed| missed.elapsed() < SHORT_PATIENCE)
+        {
+            return Ok(generation.clone());
+        }
+        let patience = if believed.is_some() { SHORT_PATIENCE } else { PATIENCE };
         let (asked, doubts) = (Instant::now(), self.accounts.kept.lock().doubts);
-        let told = match self.ask_config(&doc! { "_getUserCacheGeneration": 1 }) {
+        let told = match self.ask_config_within(patience, &doc! { "_getUserCacheGeneration": 1 }) {
             Ok(told) => told,
-            Err(error) => return known(BELIEVED).ok_or(error),
+            Err(error) => {
+                self.accounts.kept.lock().missed = Some(Instant::now());
+                return known(BELIEVED).ok_or(error);
+            }
         };
         let generation = doc! { "generation": told.as_raw().get_or_missing("cacheGeneration") };
         let mut kept = self.accounts.kept.lock();
@@ -123,6 +144,7 @@ impl Router {
             kept.state += 1;
         }
         kept.generation = Some(generation.clone());
+        kept.missed = None;
         // Who has doubted meanwhile may have changed what this answer does not know yet.
         kept.asked = (kept.doubts == doubts).then_some(asked);
         Ok(generation)
@@ -144,6 +166,7 @@ impl Accounts for Router {
         let Some(document) = self.first_of("system.users", &doc! { "_id": &name.id() })? else {
             return Ok(None);
         };
+        self.accounts.any.store(true, Ordering::Relaxed);
         let account = Arc::new(Account::read(document.as_raw(), &Remote(self))?);
         let mut kept = self.accounts.kept.lock();
         if kept.generation.as_ref() == Some(&generation) {
@@ -166,7 +189,6 @@ impl Accounts for Router {
         }
     }
 
-        self.accounts.any.store(true, Ordering::Relaxed);
     fn feigned(&self) -> Result<Option<Arc<Feigned>>> {
         let generation = self.generation()?;
         if let Some(feigned) = &self.accounts.kept.lock().feigned {

@@ -102,7 +102,10 @@ fn what_does_not_hold_is_refused() {
     assert!(judged(&issuer.token(&doc! { "alg": "ES256" }, &claims()), 0).is_err());
     for (field, value) in [("exp", "x"), ("nbf", "y")] {
         let bad = DocBuf::build(|doc| {
-            doc.append(field, value).append_all(claims().as_raw());
+            doc.append(field, value);
+            for other in claims().as_raw().iter().filter(|other| other.key() != field) {
+                doc.append_element(other);
+            }
         });
         assert_eq!(judged(&issuer.token(&header(), &bad), 0), Err("a time of the token is no number"));
     }
@@ -110,6 +113,12 @@ fn what_does_not_hold_is_refused() {
     let early = doc! { "exp": 100, "nbf": 50.5 };
     assert_eq!(judged(&issuer.token(&header(), &early), 50_499), Err("the token does not hold yet"));
     assert_eq!(judged(&issuer.token(&header(), &early), 50_500), Ok(()));
+    for name in ["groups", "sub", "exp"] {
+        let twice = DocBuf::build(|doc| _ = doc.append_all(claims().as_raw()).append(name, 1));
+        assert_eq!(judged(&issuer.token(&header(), &twice), 0), Err("a part of the token has a name twice"));
+    }
+    let twice = doc! { "alg": "ES256", "kid": "k", "kid": "k" };
+    assert!(judged(&issuer.token(&twice, &claims()), 0).is_err());
     // One character that is another one.
     for at in (0..good.len()).step_by(7) {
         let mut bytes = good.clone().into_bytes();

@@ -60,7 +60,14 @@ impl FromStr for Token {
         let part = |part: &str| {
             let bytes = decode(part).ok_or("a part of the token is no base64")?;
             let text = String::from_utf8(bytes).map_err(|_| "a part of the token is no UTF-8")?;
-            json::parse_document(&text).map_err(|_| "a part of the token is no JSON")
+            let part = json::parse_document(&text).map_err(|_| "a part of the token is no JSON")?;
+            // What readers make of such a part differs, and with it who somebody is.
+            let mut names: Vec<_> = part.as_raw().iter().map(|field| field.key().to_owned()).collect();
+            names.sort_unstable();
+            match names.windows(2).any(|two| two[0] == two[1]) {
+                true => Err("a part of the token has a name twice"),
+                false => Ok(part),
+            }
         };
         let header = part(header)?;
         let header = header.as_raw();

@@ -86,6 +86,10 @@ def what_was_read_in_two_ways(server):
     assert len(odd.admin.command("usersInfo", {"forAllDBs": True})["users"]) > 3
     # Why a command cannot be parsed is told to who might run it.
     writer = connect(server, "writer", PASSWORD)
+    with Wire(server, "writer", PASSWORD) as wire:
+        for field in ("$db", "lsid", "txnNumber"):
+            value = {"$db": "lib", "lsid": {"id": Binary(os.urandom(16), 4)}, "txnNumber": Int64(1)}[field]
+            assert wire.call(document(("insert", "mine"), ("documents", [{}]), (field, value), (field, value), *([("$db", "lib")] * (field != "$db"))))["code"] == 40413
     twice = document(("insert", 0), ("document", {}), ("insert", 0))
     for db, code in (("lib", 40413), ("secret", 13)):
         fails(code, lambda: writer.admin.command("bulkWrite", 1, ops=[twice], nsInfo=[{"ns": f"{db}.c"}]))
@@ -97,7 +101,7 @@ def collections_by_their_numbers(server):
     for db in ("secret", "lib"):
         root[db].create_collection("unheard")
         (entry,) = root[db].command("listCollections", filter={"name": "unheard"})["cursor"]["firstBatch"]
-        for command in ({"find": entry["info"]["uuid"]}, {"count": entry["info"]["uuid"]}, {"explain": {"find": entry["info"]["uuid"]}}):
+        for command in ({"listIndexes": entry["info"]["uuid"]}, {"find": entry["info"]["uuid"]}, {"count": entry["info"]["uuid"]}, {"explain": {"find": entry["info"]["uuid"]}}):
             try:
                 raise AssertionError(f"it is found: {writer[db].command(command)}")
             except pymongo.errors.OperationFailure as error:
@@ -274,10 +278,6 @@ def sessions_after_a_restart():
             assert writer.call(named)["value"] == {"_id": 0}
 
 
-def one_first_user():
-    """Of those who come at once on an empty server one is the first; when all users have gone, nobody is again."""
-    with Server(args=["--auth"]) as server:
-        made, clients = [], [connect(server) for _ in range(8)]
 def the_last_user_goes():
     """Who removes all users, by whichever command, does not open the door to the next one who comes, though nobody has knocked in between."""
     for role, remove in [
@@ -294,6 +294,10 @@ def the_last_user_goes():
                 command_fails(13, nobody.admin, "createUser", "again", pwd=PASSWORD, roles=["root"])
 
 
+def one_first_user():
+    """Of those who come at once on an empty server one is the first; when all users have gone, nobody is again."""
+    with Server(args=["--auth"]) as server:
+        made, clients = [], [connect(server) for _ in range(8)]
         together = threading.Barrier(len(clients))
 
         def come(at):

@@ -205,11 +205,27 @@ impl<'a> GenericArgs<'a> {
         matches!(mode, Some(Value::String(mode)) if mode != "primary")
     }
 
+    /// Whether it was there before, of those by which somebody could be told from somebody else.
+    fn has(&self, name: &str) -> bool {
+        match name {
+            "$db" => self.db.is_some(),
+            "lsid" => self.lsid.is_some(),
+            "txnNumber" => self.txn_number.is_some(),
+            "$audit" => self.asked_for.is_some(),
+            "retryOf" => self.retry_of.is_some(),
+            "shardVersion" => self.shard_version.is_some(),
+            _ => false,
+        }
+    }
+
     /// Reads one generic field; `field` is one for which [`is_generic`] holds.
     pub(crate) fn take(&mut self, command: &str, field: Element<'a>) -> Result<()> {
         let name = field.key();
         let value = field.value();
         let at = At::new(command, name);
+        if self.has(name) {
+            bail!(40413, "BSON field '{at}' is a duplicate field");
+        }
         match name {
             "$db" => self.db = <&str>::from_value(value, &at)?,
             "lsid" => {

@@ -6,7 +6,7 @@ use sheaf_errors::{Code, Error};
 use crate::role::Role;
 
 /// The commands that take a UUID for a name.
-const COMMANDS: &[&str] = &["count", "distinct", "find"];
+const COMMANDS: &[&str] = &["count", "distinct", "find", "listIndexes"];
 
 /// How a command names its collection.
 pub(super) enum Named {

@@ -1,6 +1,7 @@
 //! `sheaf repair`: an operation of the log that cannot be applied is shown, exported, and left out if its name is given.
 
 use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -99,7 +100,9 @@ fn show(failed: &Unapplied, member: bool) {
 }
 
 fn export(failed: &Unapplied, path: &Path) -> Result<(), String> {
-    let written = std::fs::File::create_new(path).and_then(|mut file| {
+    // It may be a user's credentials.
+    let file = std::fs::File::options().write(true).create_new(true).mode(0o600).open(path);
+    let written = file.and_then(|mut file| {
         writeln!(file, "{}", to_json(failed.operation.as_raw(), Style::Canonical))?;
         file.sync_all()
     });

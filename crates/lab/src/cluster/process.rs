@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -63,7 +64,7 @@ impl Lasting {
     }
 
     fn spawn(mut command: Command, input: Stdio, output: &Path) -> Result<(Lasting, Child)> {
-        let file = File::options().create(true).append(true).open(output)?;
+        let file = File::options().create(true).append(true).mode(0o600).open(output)?;
         let child = command
             .stdin(input)
             .stdout(file.try_clone()?)

@@ -125,6 +125,10 @@ pub fn front_options(
     if !(0.0..=1.0).contains(&sample_rate) {
         return Err("slowOpSampleRate must be between 0 and 1".to_owned());
     }
+    // With fewer there is no room for who has logged in beside those who have not.
+    if settings.max_conns.is_some_and(|most| most < 5) {
+        return Err("BadValue: maxConns has to be at least 5".to_owned());
+    }
     Ok(FrontOptions {
         bind,
         port: settings.port.unwrap_or(default_port),

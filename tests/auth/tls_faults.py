@@ -87,13 +87,17 @@ def files_that_are_wrong():
             does_not_start(flags, "crl.pem has no list of revocations")
         lists.write_text("-----BEGIN X509 CRL-----\nMAA=\n-----END X509 CRL-----\n")
         does_not_start(flags, "crl.pem: ")
+        certificates.openssl(*ca, "-gencrl", "-crl_lastupdate", "200101000000Z", "-crl_nextupdate", "200102000000Z", "-out", "old.pem")
+        old = (folder / "old.pem").read_text()
+        lists.write_text(old)
+        does_not_start(flags, "crl.pem: the list of revocations has ended")
         lists.write_text(good)
         time.sleep(1.5)
         with TlsServer(args=flags) as server:
             bob = {"tls": True, "tlsCAFile": certificates.ca, "tlsCertificateKeyFile": certificates.bob}
             assert unreachable(hurried(server, **bob))
             with by_tls(server, certificates, "ann") as client:
-                for path, wrong, right in ((lists, "", good), (own, ended, before)):
+                for path, wrong, right in ((lists, "", good), (lists, old, good), (own, ended, before)):
                     path.write_text(wrong)
                     command_fails(140, client.admin, "rotateCertificates")
                     path.write_text(right)

@@ -4,6 +4,7 @@
 
 use std::fmt::Write;
 
+const INTEGER: u8 = 0x02;
 const SEQUENCE: u8 = 0x30;
 const SET: u8 = 0x31;
 const OBJECT_IDENTIFIER: u8 = 0x06;
@@ -51,6 +52,21 @@ pub fn validity(der: &[u8]) -> Option<(i64, i64)> {
     let begin = time(tag, begin)?;
     let (tag, end, _) = take(rest)?;
     Some((begin, time(tag, end)?))
+}
+
+/// Until when a list of revocations in DER holds, in seconds since the epoch; `None` for what is none, or one that says no end.
+pub fn list_end(der: &[u8]) -> Option<i64> {
+    let (list, _) = take_as(der, SEQUENCE)?;
+    let (mut signed, _) = take_as(list, SEQUENCE)?;
+    if let Some((_, rest)) = take_as(signed, INTEGER) {
+        signed = rest;
+    }
+    // The algorithm, the issuer, and when it was made.
+    for _ in 0..3 {
+        signed = take(signed)?.2;
+    }
+    let (tag, end, _) = take(signed)?;
+    time(tag, end)
 }
 
 fn time(tag: u8, text: &[u8]) -> Option<i64> {
@@ -214,6 +230,20 @@ mod tests {
             value(SEQUENCE, &[&value(UTC_TIME, &[b"200101000000Z"]), &value(UTC_TIME, &[b"270304050607Z"])]);
         let signed = value(SEQUENCE, &[&version, &serial, &empty, &empty, &times, &names]);
         value(SEQUENCE, &[&signed, &empty])
+    }
+
+    #[test]
+    fn lists_of_revocations_say_their_end() {
+        let empty = value(SEQUENCE, &[]);
+        let times = [value(UTC_TIME, &[b"200101000000Z"]), value(UTC_TIME, &[b"200102000000Z"])];
+        let of = |parts: &[&[u8]]| list_end(&value(SEQUENCE, &[&value(SEQUENCE, parts), &empty]));
+        let end = Some(1_577_923_200);
+        assert_eq!(of(&[&value(INTEGER, &[&[1]]), &empty, &empty, &times[0], &times[1], &empty]), end);
+        assert_eq!(of(&[&empty, &empty, &times[0], &times[1]]), end);
+        // Who says no end has none, whatever comes then.
+        assert_eq!(of(&[&empty, &empty, &times[0], &empty]), None);
+        assert_eq!(of(&[&empty, &empty, &times[0]]), None);
+        assert_eq!(list_end(b"no list"), None);
     }
 
     #[test]

@@ -32,7 +32,7 @@ mod scram;
 
 pub use account::{Account, UserDocument, user_digest};
 pub use action::{Action, ActionSet};
-pub use certificate::{subject as certificate_subject, validity as certificate_validity};
+pub use certificate::{list_end, subject as certificate_subject, validity as certificate_validity};
 pub use cluster_name::{ClusterAuthMode, ClusterName};
 pub use feigned::Feigned;
 pub use held::Held;

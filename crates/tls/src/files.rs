@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 use pkcs8::EncryptedPrivateKeyInfoRef;
 use pkcs8::der::SecretDocument;
 use rustls::pki_types::pem::{self, PemObject};
-use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer, PrivatePkcs8KeyDer};
+use rustls::pki_types::{
+    CertificateDer, CertificateRevocationListDer, PrivateKeyDer, PrivatePkcs8KeyDer, UnixTime,
+};
 use rustls::server::VerifierBuilderError;
 use rustls::{RootCertStore, SupportedProtocolVersion};
 
@@ -70,7 +72,17 @@ pub fn revocations(path: &Path) -> Result<Vec<CertificateRevocationListDer<'stat
     match lists.map_err(failed)? {
         // Without any list nothing would be looked up, and whoever was revoked would be taken.
         none if none.is_empty() => Err(format!("{} has no list of revocations", shown(path))),
-        some => Ok(some),
+        some => {
+            let now = UnixTime::now().as_secs() as i64;
+            // By an old list nobody is taken, the one who would put it right included.
+            let has_ended = |list: &CertificateRevocationListDer<'_>| {
+                sheaf_auth::list_end(list).is_some_and(|end| end < now)
+            };
+            match some.iter().any(has_ended) {
+                true => Err(format!("{}: the list of revocations has ended", shown(path))),
+                false => Ok(some),
+            }
+        }
     }
 }
 

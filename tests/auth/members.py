@@ -299,7 +299,7 @@ def transition():
         uri = ",".join(f"127.0.0.1:{server.port}" for server in servers)
         with pymongo.MongoClient(f"mongodb://{uri}/?replicaSet=rs") as client:
             client.admin.command("createUser", "root", pwd=PASSWORD, roles=["root"])
-        every = pymongo.WriteConcern(w=3, wtimeout=20_000)
+        every = pymongo.WriteConcern(w=3, wtimeout=60_000)
         for flags, user in [(["--transitionToAuth"], {}), ([], {"username": "root", "password": PASSWORD})]:
             for server in servers:
                 server.stop()
@@ -391,12 +391,12 @@ def a_sharded_cluster():
         root.admin.command("revokePrivilegesFromRole", "books", privileges=[
             {"resource": {"db": "lib", "collection": "books"}, "actions": ["find"]}
         ])
-        wait_for("the change", lambda: is_refused(reader), seconds=10)
+        wait_for("the change", lambda: is_refused(reader), seconds=60)
         assert is_refused(here)
         root.admin.command("grantRolesToUser", "reader", roles=[{"role": "read", "db": "lib"}])
         assert here.lib.books.find_one({"_id": 1})
         # Whose sessions are ended loses what he has open on the shards, by whatever router he came.
-        wait_for("the grant", lambda: not is_refused(reader), seconds=10)
+        wait_for("the grant", lambda: not is_refused(reader), seconds=60)
         with reader.start_session() as session:
             session.start_transaction()
             assert len(list(reader.lib.books.find(session=session))) == 200

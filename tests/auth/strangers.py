@@ -133,18 +133,25 @@ def wrong_passwords(server):
         attempt(f"wrong {at}")
     assert attempt("wrong again") > 0.5
     root = connect(server, "root", PASSWORD)
-    began = time.monotonic()
-    root.admin.command("ping")
-    assert time.monotonic() - began < 0.5
+
+    def soonest():
+        """Of some pings: a busy machine holds up one or the other, the server would hold up all."""
+        def took():
+            began = time.monotonic()
+            root.admin.command("ping")
+            return time.monotonic() - began
+        return min(took() for _ in range(10))
+
+    assert soonest() < 0.5
     # Who does not wait for the answers wins nothing by it: they come one after the other, on whatever connection, also the right one.
+    began = time.monotonic()
     for _ in range(3):
         with wire(server) as connection:
             ask(connection, saslContinue(ask(connection, saslStart()), b"c=biws,r=wrong,p=d3Jvbmc="), answered=False)
-    began = time.monotonic()
     with Wire(server, "root", PASSWORD):
         assert time.monotonic() - began > 1
     # Nobody who is logged in waits, nor has a right proof cost anything.
-    root.admin.command("ping")
+    assert soonest() < 0.5
 
 
 def saslStart():

@@ -113,7 +113,7 @@ def files_that_are_wrong():
 
 
 def told(server, words):
-    wait_for(words, lambda: words in server.log_path.read_text(), seconds=10)
+    wait_for(words, lambda: words in server.log_path.read_text(), seconds=60)
 
 
 def set_comes_up(certificates, more):

@@ -171,7 +171,7 @@ def by_parameters():
             wait_for("a fourth member", lambda: states()[3] == "SECONDARY")
             assert states()[4] not in ("SECONDARY", "RECOVERING", "STARTUP2"), states()
         told = lambda: any("its certificate is not one of a member" in server.log_path.read_text() for server in servers)
-        wait_for("a word about the stranger", told, seconds=30)
+        wait_for("a word about the stranger", told, seconds=60)
 
 
 def a_cluster():

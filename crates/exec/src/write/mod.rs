@@ -47,6 +47,8 @@ pub struct WriteCx<'c> {
     /// Called just before each change is given to storage: a retryable write names its statement and what a
     /// retry is to be answered with.
     pub before_change: Option<&'c BeforeChange<'c>>,
+    /// How many documents a record stands for, which updates count; `None`: each stands for itself.
+    pub stands_for: Option<&'c StandsFor<'c>>,
 }
 
 impl WriteCx<'_> {
@@ -65,6 +67,9 @@ impl WriteCx<'_> {
         if update.is_replacement() { self.empty_timestamp() } else { self.timestamp }
     }
 }
+
+/// See [`WriteCx::stands_for`].
+pub type StandsFor<'c> = dyn Fn(RawDoc<'_>) -> sheaf_errors::Result<u64> + 'c;
 
 /// See [`WriteCx::before_change`].
 pub type BeforeChange<'c> = dyn Fn(&mut dyn Write, Change<'_>) + 'c;

@@ -160,6 +160,19 @@ pub fn without(
     Ok((Some(left.to_doc()), gone))
 }
 
+/// How many measurements a bucket has.
+///
+/// Errors: those of buckets that are none.
+pub fn count_all(bucket: RawDoc<'_>, options: &TimeseriesOptions) -> Result<u64> {
+    let mut unpacker = Unpacker::new(&options.time_field, options.meta_field.as_deref());
+    unpacker.begin(bucket)?;
+    let (mut row, mut count) = (Vec::new(), 0);
+    while unpacker.next_into(&mut row)? {
+        count += 1;
+    }
+    Ok(count)
+}
+
 /// How many measurements of a bucket match.
 ///
 /// Errors: those of the filter, and of buckets that are none.

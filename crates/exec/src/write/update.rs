@@ -161,7 +161,8 @@ impl Run<'_> {
                 return Ok(false);
             }
         }
-        self.result.matched += 1;
+        let count = self.cx.stands_for.map_or(Ok(1), |stands_for| stands_for(old.as_raw()))?;
+        self.result.matched += count;
         let apply = ApplyCx {
             matched_index: position.as_deref(),
             now_millis: self.cx.now_millis,
@@ -179,7 +180,7 @@ impl Run<'_> {
             };
             self.cx.announce(w, Change::Update { before: old.as_raw(), after: new.as_raw() });
             w.update(self.collection, key, old.as_raw(), new.as_raw(), delta.as_ref().map(DocBuf::as_raw))?;
-            self.result.modified += 1;
+            self.result.modified += count;
         }
         if self.keep {
             self.result.after = Some(new.unwrap_or_else(|| old.clone()));

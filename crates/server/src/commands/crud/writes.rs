@@ -239,6 +239,7 @@ pub fn with_cx<T>(op: &Operation<'_>, bypass: Bypass, work: impl FnOnce(WriteCx<
         keep_empty_timestamps: bypass.empty_timestamps,
         ownership: ownership.as_ref(),
         before_change: None,
+        stands_for: None,
     })
 }
 

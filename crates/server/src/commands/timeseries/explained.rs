@@ -5,8 +5,7 @@ use sheaf_errors::Result;
 use sheaf_exec::explain::{Rows, Top};
 use sheaf_exec::plan::Query;
 use sheaf_exec::write::UpdateStatement;
-use sheaf_exec::write::timeseries::count_matching;
-use sheaf_query::matcher::Matcher;
+use sheaf_exec::write::timeseries::{count_all, count_matching};
 use sheaf_storage::{Collection, View};
 use sheaf_timeseries::filter_on_meta;
 
@@ -110,7 +109,6 @@ pub struct MeasuredUpdate<'t> {
     timeseries: &'t Timeseries,
     /// The update of the buckets.
     pub statement: UpdateStatement,
-    all: Matcher,
 }
 
 impl<'t> MeasuredUpdate<'t> {
@@ -124,15 +122,14 @@ impl<'t> MeasuredUpdate<'t> {
         parts: &UpdateParts<'_>,
     ) -> Result<Self> {
         let statement = on_buckets(op, collection, timeseries, parts)?;
-        let all = parse_filter(None, &mut parts.selected.parse_cx(op, collection)?)?;
-        Ok(MeasuredUpdate { timeseries, statement, all })
+        Ok(MeasuredUpdate { timeseries, statement })
     }
 
     /// What it would do to a bucket, if it would change that or not: to all its measurements.
     ///
     /// Errors: those of buckets that are none.
     pub fn would_update(&self, bucket: RawDoc<'_>, changes: bool) -> Result<Rows> {
-        let taken = count_matching(bucket, &self.timeseries.options, &self.all, 0)?;
+        let taken = count_all(bucket, &self.timeseries.options)?;
         Ok(Rows { taken, changed: if changes { taken } else { 0 } })
     }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use sheaf_bson::{DocBuf, RawDoc, Value};
 use sheaf_errors::{Code, Error, Result, bail};
 use sheaf_exec::plan::Query;
+use sheaf_exec::write::timeseries::count_all;
 use sheaf_exec::write::{UpdateResult, UpdateStatement, WriteCx, run_update};
 use sheaf_query::update::Update as Modification;
 use sheaf_storage::{Collection, Write};
@@ -45,7 +46,10 @@ pub fn update(
     refuse_transaction(op, "update", view)?;
     let timeseries = Timeseries::to_write(op, w, view)?;
     let statement = on_buckets(op, view, &timeseries, parts)?;
-    run_update(w, cx, &timeseries.buckets, &statement, false)
+    // What is counted are measurements, as in MongoDB, which changes their buckets, too.
+    let stands_for = |bucket: RawDoc<'_>| count_all(bucket, &timeseries.options);
+    let cx = WriteCx { stands_for: Some(&stands_for), ..*cx };
+    run_update(w, &cx, &timeseries.buckets, &statement, false)
 }
 
 /// What an update of measurements is to their buckets.

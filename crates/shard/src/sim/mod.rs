@@ -35,6 +35,8 @@ pub enum Mutation {
     AbortBeforeDurable,
     /// A shard says that it has prepared before that is on a majority.
     PrepareBeforeDurable,
+    /// A shard says that it has committed before that is on a majority.
+    DecisionBeforeDurable,
     /// A shard commits at the time of its own prepare.
     OwnCommitTime,
     /// A router calls a commit settled that not all have acknowledged.
@@ -65,9 +67,10 @@ pub enum Mutation {
 
 impl Mutation {
     /// All mutations.
-    pub const ALL: [Mutation; 15] = [
+    pub const ALL: [Mutation; 16] = [
         Mutation::AbortBeforeDurable,
         Mutation::PrepareBeforeDurable,
+        Mutation::DecisionBeforeDurable,
         Mutation::OwnCommitTime,
         Mutation::SettledTooEarly,
         Mutation::ReadPastDoubt,
@@ -88,6 +91,7 @@ impl Mutation {
         match self {
             Mutation::AbortBeforeDurable => "abort-before-durable",
             Mutation::PrepareBeforeDurable => "prepare-before-durable",
+            Mutation::DecisionBeforeDurable => "decision-before-durable",
             Mutation::OwnCommitTime => "own-commit-time",
             Mutation::SettledTooEarly => "settled-too-early",
             Mutation::ReadPastDoubt => "read-past-doubt",
@@ -122,6 +126,8 @@ pub struct Tally {
     pub unknown: u64,
     /// Commits asked for again with a recovery token.
     pub recovered: u64,
+    /// Units of decisions that were written and not synced at once.
+    pub late_decisions: u64,
     /// Transactions that shards began to settle.
     pub settled: u64,
     /// Readers that waited for a transaction in doubt.
@@ -164,6 +170,7 @@ impl Tally {
         self.refused += other.refused;
         self.unknown += other.unknown;
         self.recovered += other.recovered;
+        self.late_decisions += other.late_decisions;
         self.settled += other.settled;
         self.waited += other.waited;
         self.scans += other.scans;

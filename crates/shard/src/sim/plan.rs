@@ -37,6 +37,8 @@ pub struct Plan {
     pub late: u64,
     /// Longest time of a write, of applying, and of a sync.
     pub disk_millis: (u64, u64, u64),
+    /// Whether decisions wait for something else that is to be synced: with some seeds.
+    pub decisions_wait: bool,
     /// Longest time between faults.
     pub fault_gap_millis: u64,
     /// Longest time that a client thinks.
@@ -58,6 +60,7 @@ impl Plan {
         Plan {
             seed,
             moves,
+            decisions_wait: matches!(seed % 20, 5 | 8 | 9 | 10 | 11 | 13 | 17 | 18),
             config_shard: seed % 8 == 5,
             move_gap_millis: [50, 300, 1500][of_moves.below(3) as usize],
             shards,

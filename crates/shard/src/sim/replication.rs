@@ -14,6 +14,20 @@ use super::node::payload_of;
 use super::store::Payload;
 use super::world::{Event, World};
 
+/// How long decisions wait for something that is to be synced anyway: from the patience of who wants them confirmed to the time after which
+/// a log is synced in any case.
+const DECISIONS_WAIT_MILLIS: (u64, u64) = (4, 100);
+
+/// Whether a unit holds nothing that somebody waits for at once.
+fn only_decides(persist: &Persist, payloads: &[Payload]) -> bool {
+    let decides = |payload: &Payload| {
+        let Some(LogRecord::Transaction(record)) = &payload.record else { return false };
+        matches!(record, Record::Commit { .. } | Record::Settled { .. })
+    };
+    !persist.entries.is_empty()
+        && persist.entries.iter().all(|entry| payload_of(&entry.payload, payloads).is_some_and(decides))
+}
+
 impl World {
     pub(super) fn start(&mut self, node: usize) {
         if self.nodes[node].process.is_some() {
@@ -194,6 +208,7 @@ impl World {
             let back = self.rng.between(5, 60);
             return self.stop(node, false, back);
         }
+        let waits = self.plan.decisions_wait && only_decides(&persist, &self.payloads);
         at.disk.keep(&persist);
         at.disk.write(&persist);
         process.written_seq = persist.seq;
@@ -206,8 +221,26 @@ impl World {
         if more {
             self.schedule_write(node);
         }
-        self.schedule_sync(node);
+        if waits {
+            self.schedule_late_sync(node);
+        } else {
+            self.schedule_sync(node);
+        }
         self.settle_node(node);
+    }
+
+    /// Decisions are synced with what comes next, or when those who want them confirmed have waited for a while.
+    fn schedule_late_sync(&mut self, node: usize) {
+        let incarnation = self.nodes[node].incarnation;
+        let millis = self.rng.between(DECISIONS_WAIT_MILLIS.0, DECISIONS_WAIT_MILLIS.1);
+        self.tally.late_decisions += 1;
+        self.after(millis, Event::SyncDue { node, incarnation });
+    }
+
+    pub(super) fn sync_due(&mut self, node: usize) {
+        if self.nodes[node].disk.unsynced() > 0 {
+            self.schedule_sync(node);
+        }
     }
 
     fn schedule_sync(&mut self, node: usize) {
@@ -277,6 +310,7 @@ impl World {
         let early = match record {
             Record::Abort { .. } => mutation == Some(Mutation::AbortBeforeDurable),
             Record::Prepare { .. } => mutation == Some(Mutation::PrepareBeforeDurable),
+            Record::Commit { .. } => mutation == Some(Mutation::DecisionBeforeDurable),
             _ => false,
         };
         if early {

@@ -21,6 +21,7 @@ fn check_half(half: u64) -> Tally {
             && total.unknown > 100
             && total.recovered > 80
             && total.settled > 150
+            && total.late_decisions > 300
             && total.waited > 200
             && total.scans > 1000
             && total.written > 800
@@ -94,6 +95,12 @@ fn answering_an_abort_before_it_is_durable_is_seen() {
 #[test]
 fn answering_a_prepare_before_it_is_durable_is_seen() {
     is_seen(Mutation::PrepareBeforeDurable, 14, "finds a sum of");
+}
+
+#[test]
+fn answering_a_decision_before_it_is_durable_is_seen() {
+    assert!(Plan::of(673).decisions_wait);
+    is_seen(Mutation::DecisionBeforeDurable, 673, "and Aborted");
 }
 
 #[test]

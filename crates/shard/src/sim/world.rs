@@ -20,6 +20,7 @@ pub(super) enum Event {
     Write { node: usize, incarnation: u64 },
     Apply { node: usize, incarnation: u64 },
     Synced { node: usize, incarnation: u64, ops: usize, seq: u64 },
+    SyncDue { node: usize, incarnation: u64 },
     ConnectionLost { node: usize, incarnation: u64, peer: u64 },
     Restart { node: usize },
     RouterTick { router: usize, incarnation: u64 },
@@ -200,6 +201,7 @@ impl World {
             Event::Write { node, .. } => self.write(node),
             Event::Apply { node, .. } => self.apply(node),
             Event::Synced { node, ops, seq, .. } => self.synced(node, ops, seq),
+            Event::SyncDue { node, .. } => self.sync_due(node),
             Event::ConnectionLost { node, peer, .. } => {
                 if let Some(process) = &mut self.nodes[node].process {
                     process.member.connection_lost(peer);
@@ -322,6 +324,7 @@ fn process_of(event: &Event) -> Option<(usize, Option<u64>)> {
         | Event::Write { node, incarnation }
         | Event::Apply { node, incarnation }
         | Event::Synced { node, incarnation, .. }
+        | Event::SyncDue { node, incarnation }
         | Event::ConnectionLost { node, incarnation, .. } => Some((*node, Some(*incarnation))),
         Event::Deliver { to: Address::Member(node), .. } => Some((*node, None)),
         _ => None,

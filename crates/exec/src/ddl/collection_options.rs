@@ -70,7 +70,7 @@ impl CollectionOptions<'_> {
         let clustered = self.clustered_index()?;
         let expire = self.expire_after_seconds(clustered.is_some())?;
         if let Some(validator) = self.validator {
-            check_validator(validator)?;
+            check_validator(validator, self.validation_level, self.validation_action)?;
         }
         super::storage_engine::check(self.storage_engine.unwrap_or(RawDoc::EMPTY))?;
         let collation = self.collation.map(Collation::parse).transpose()?.filter(|c| !c.is_simple());
@@ -258,27 +258,38 @@ pub fn collection_ttl(value: Value<'_>) -> Result<Option<i64>> {
 }
 
 fn read_clustered(spec: RawDoc<'_>) -> Result<DocBuf> {
-    const FIELDS: &[&str] = &["v", "key", "name", "unique"];
-    if let Some(unknown) = spec.iter().find(|field| !FIELDS.contains(&field.key())) {
-        bail!(40415, "BSON field 'create.clusteredIndex.{}' is an unknown field.", unknown.key());
-    }
-    for required in ["key", "unique"] {
-        if spec.element(required).is_none() {
-            bail!(40414, "BSON field 'create.clusteredIndex.{required}' is missing but a required field");
+    for field in spec.iter() {
+        let value = field.value();
+        let expected = match field.key() {
+            "key" if value.as_doc().is_none() => "object",
+            "name" if value.as_str().is_none() => "string",
+            "unique" if value.as_bool().is_none() && !value.is_number() => {
+                "[bool, long, int, decimal, double]"
+            }
+            "v" if !value.is_number() => "[long, int, decimal, double]",
+            "key" | "name" | "unique" | "v" => continue,
+            unknown => bail!(40415, "BSON field 'create.clusteredIndex.{unknown}' is an unknown field."),
+        };
+        // What is null counts as not given.
+        if !value.is_nullish() {
+            bail!(
+                Code::TYPE_MISMATCH,
+                "BSON field 'create.clusteredIndex.{}' is the wrong type '{}', expected type '{expected}'",
+                field.key(),
+                value.type_name()
+            );
         }
     }
-    let key = match spec.get_or_missing("key") {
-        Value::Document(key) => key,
-        other => bail!(
-            Code::TYPE_MISMATCH,
-            "BSON field 'create.clusteredIndex.key' is the wrong type '{}', expected type 'object'",
-            other.type_name()
-        ),
+    let given = |name: &str| spec.get(name).filter(|value| !value.is_nullish());
+    let (Some(Value::Document(key)), Some(unique)) = (given("key"), given("unique")) else {
+        let missing = if given("key").is_none() { "key" } else { "unique" };
+        bail!(40414, "BSON field 'create.clusteredIndex.{missing}' is missing but a required field");
     };
-    if !spec.get_or_missing("unique").truthy() {
+    if !unique.truthy() {
         bail!(5979700, "The clusteredIndex option requires unique: true to be specified");
     }
-    if spec.get("v").is_some_and(|v| v.as_exact_i64() != Some(2)) {
+    // Fractions are cut.
+    if given("v").is_some_and(|v| v.as_f64().is_none_or(|v| v.trunc() != 2.0)) {
         bail!(5979704, "The clusteredIndex option is only supported for v: 2");
     }
     if !index_spec::is_id_key(key) {
@@ -287,7 +298,7 @@ fn read_clustered(spec: RawDoc<'_>) -> Result<DocBuf> {
             "The clusteredIndex option is only supported for key: {{_id: 1}}"
         );
     }
-    let name = spec.get("name").and_then(|v| v.as_str()).unwrap_or("_id_");
+    let name = given("name").and_then(|v| v.as_str()).unwrap_or("_id_");
     Ok(sheaf_bson::doc! { "v": 2, "key": { "_id": 1 }, "name": name, "unique": true })
 }
 
@@ -310,11 +321,16 @@ pub fn check_capped_max(max: i64) -> Result<()> {
     Ok(())
 }
 
-/// Checks a validator's filter.
+/// Checks a validator's filter, for a level and an action.
 ///
 /// Errors: those of filters.
-pub fn check_validator(validator: RawDoc<'_>) -> Result<()> {
-    Matcher::parse_with(validator, Features::Validator, &mut ParseCx::new()).map(|_| ())
+pub fn check_validator(validator: RawDoc<'_>, level: Option<&str>, action: Option<&str>) -> Result<()> {
+    // What is to be encrypted must not get into the log, nor into the collection as it is.
+    let features = match (level, action) {
+        (Some("moderate"), _) | (_, Some("warn" | "errorAndLog")) => Features::LoggedValidator,
+        _ => Features::Validator,
+    };
+    Matcher::parse_with(validator, features, &mut ParseCx::new()).map(|_| ())
 }
 
 /// Errors: `BadValue` for a word that is none of MongoDB's.

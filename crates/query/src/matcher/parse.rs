@@ -39,6 +39,8 @@ pub enum Features {
     Pipeline,
     /// `$expr` and `$jsonSchema`, but none that asks for an index or for JavaScript: validators.
     Validator,
+    /// Validators that show what they refuse in the log, or refuse not all: their schemas may not say what is encrypted.
+    LoggedValidator,
     /// None: conditions on parts of documents (`arrayFilters`, `$pull`, `$elemMatch` in a projection).
     None,
 }
@@ -232,7 +234,8 @@ impl Parser<'_> {
             "$expr" => {
                 self.check_top(name)?;
                 self.check_allowed(name, Code::QUERY_FEATURE_NOT_ALLOWED, Features::Validator)?;
-                self.cx.set_validator(self.features == Features::Validator);
+                self.cx
+                    .set_validator(matches!(self.features, Features::Validator | Features::LoggedValidator));
                 let expr = Expr::parse(value, self.cx);
                 self.cx.set_validator(false);
                 MatchExpr::Expr(Box::new(expr?))
@@ -248,7 +251,11 @@ impl Parser<'_> {
                 let Value::Document(schema) = value else {
                     bail!(Code::TYPE_MISMATCH, "$jsonSchema must be an object");
                 };
-                MatchExpr::Schema(Box::new(Schema::parse(schema)?))
+                let parse = match self.features {
+                    Features::LoggedValidator => Schema::parse_without_encryption,
+                    _ => Schema::parse,
+                };
+                MatchExpr::Schema(Box::new(parse(schema)?))
             }
             "$alwaysTrue" | "$alwaysFalse" => {
                 if operand_types::integer(element)? != 1 {
@@ -295,7 +302,7 @@ impl Parser<'_> {
     fn check_allowed(&self, name: &str, code: Code, least: Features) -> Result<()> {
         let allowed = match self.features {
             Features::All | Features::Pipeline => true,
-            Features::Validator => least == Features::Validator,
+            Features::Validator | Features::LoggedValidator => least == Features::Validator,
             Features::None => false,
         };
         if !allowed {

@@ -5,6 +5,7 @@ use std::cmp::Ordering;
 use sheaf_bson::{Element, OwnedValue, RawDoc, Value, compare, number};
 use sheaf_errors::Result;
 
+use super::encrypt;
 use super::rule::{Allowed, Dependency, Rule, Schema};
 use crate::matcher::Regex;
 use crate::ticks::{tick_for, try_all, try_any};
@@ -67,6 +68,7 @@ impl Rule {
             Rule::Not(schema) => !schema.holds(value)?,
             Rule::Enum(values) => try_any(values, |known| same(known.as_value(), value))?,
             Rule::Type { types, .. } => types.contains(value.kind()),
+            Rule::Encrypt(types) => encrypt::fault(value, types.as_ref()).is_none(),
             _ => true,
         })
     }

@@ -3,6 +3,7 @@
 use sheaf_bson::{ArrayWriter, DocBuf, DocWriter, RawDoc, Value};
 
 use super::check::{duplicate, is_additional};
+use super::encrypt::{self, Plain};
 use super::rule::{Allowed, Dependency, Rule, Schema};
 
 type Writer<'w> = DocWriter<'w, Vec<u8>>;
@@ -68,6 +69,13 @@ fn put_rule(rule: &Rule, schema: &Schema, value: Value<'_>, out: &mut Writer<'_>
             }
         }
         Rule::Not(_) => _ = out.append("reason", "child expression matched"),
+        Rule::Encrypt(types) => {
+            let reason = match encrypt::fault(value, types.as_ref()) {
+                Some(Plain::Type) => "encrypted value has wrong type",
+                _ => "value was not encrypted",
+            };
+            out.append("reason", reason);
+        }
         rule => {
             put_specified(rule, schema, out);
             let reason = match rule {

@@ -1,6 +1,7 @@
 //! `$jsonSchema`: JSON Schema draft 4 without references, with `bsonType`.
 
 mod check;
+mod encrypt;
 mod failure;
 mod parse;
 mod rule;
@@ -13,7 +14,14 @@ pub use rule::Schema;
 impl Schema {
     /// Parses a schema.
     pub fn parse(schema: RawDoc<'_>) -> Result<Schema> {
-        parse::root(schema)
+        parse::root(schema, true)
+    }
+
+    /// Parses a schema that may not say what is encrypted: what fails it is written to a log.
+    ///
+    /// Errors: those of schemas, and `QueryFeatureNotAllowed`.
+    pub fn parse_without_encryption(schema: RawDoc<'_>) -> Result<Schema> {
+        parse::root(schema, false)
     }
 
     /// The schema as it was given.

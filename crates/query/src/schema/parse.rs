@@ -5,6 +5,7 @@ use sheaf_errors::{Code, Error, Result, bail};
 use sheaf_meter::ALLOCATION;
 
 use super::check::same;
+use super::encrypt;
 use super::rule::{Allowed, Dependency, Rule, Schema};
 use crate::matcher::{Regex, TypeSet, non_negative, parse_type_set};
 use crate::owned::{name_bytes, own};
@@ -23,6 +24,8 @@ const KEYWORDS: &[&str] = &[
     "uniqueItems",
     "items",
     "additionalItems",
+    "encrypt",
+    "encryptMetadata",
     "properties",
     "patternProperties",
     "additionalProperties",
@@ -48,11 +51,11 @@ const UNSUPPORTED: &[&str] = &["$ref", "$schema", "default", "definitions", "for
 /// What a rule takes: a list of one has room for four.
 const RULE_BYTES: usize = 4 * size_of::<Rule>() + ALLOCATION;
 
-pub(super) fn root(schema: RawDoc<'_>) -> Result<Schema> {
-    parse(schema, 0)
+pub(super) fn root(schema: RawDoc<'_>, encryption: bool) -> Result<Schema> {
+    parse(schema, 0, encryption)
 }
 
-fn parse(source: RawDoc<'_>, depth: usize) -> Result<Schema> {
+fn parse(source: RawDoc<'_>, depth: usize, encryption: bool) -> Result<Schema> {
     if depth > MAX_DEPTH {
         bail!(Code::OVERFLOW, "Maximum number of nested $jsonSchema levels exceeded: {MAX_DEPTH}");
     }
@@ -63,7 +66,7 @@ fn parse(source: RawDoc<'_>, depth: usize) -> Result<Schema> {
     for keyword in KEYWORDS {
         if let Some(element) = source.element(keyword) {
             sheaf_meter::grow(RULE_BYTES)?;
-            rules.extend(Parser { source, keyword, element, depth }.rule()?);
+            rules.extend(Parser { source, keyword, element, depth, encryption }.rule()?);
         }
     }
     for (keyword, bound) in [("exclusiveMaximum", "maximum"), ("exclusiveMinimum", "minimum")] {
@@ -103,6 +106,15 @@ fn check_keywords(source: RawDoc<'_>) -> Result<()> {
     if seen.contains(&"type") && seen.contains(&"bsonType") {
         bail!(Code::FAILED_TO_PARSE, "Cannot specify both $jsonSchema keywords 'type' and 'bsonType'");
     }
+    if seen.contains(&"encrypt") {
+        if let Some(keyword) = ["type", "bsonType"].into_iter().find(|keyword| seen.contains(keyword)) {
+            bail!(
+                Code::FAILED_TO_PARSE,
+                "$jsonSchema keyword 'encrypt' cannot be used in conjunction with '{keyword}', 'encrypt' implies type \
+                 'bsonType::BinData'"
+            );
+        }
+    }
     Ok(())
 }
 
@@ -123,6 +135,8 @@ struct Parser<'s> {
     keyword: &'static str,
     element: Element<'s>,
     depth: usize,
+    /// Whether the schema may say what is encrypted.
+    encryption: bool,
 }
 
 impl<'s> Parser<'s> {
@@ -147,6 +161,11 @@ impl<'s> Parser<'s> {
                 _ => return self.wrong("an array or an object"),
             },
             "additionalItems" => return self.additional_items(),
+            "encrypt" => Rule::Encrypt(self.encrypt()?),
+            "encryptMetadata" => {
+                self.encrypt_metadata()?;
+                return Ok(None);
+            }
             "properties" => Rule::Properties(self.properties()?),
             "patternProperties" => Rule::PatternProperties(self.pattern_properties()?),
             "additionalProperties" => return self.additional_properties(),
@@ -178,7 +197,37 @@ impl<'s> Parser<'s> {
     }
 
     fn nested(&self, schema: RawDoc<'_>) -> Result<Schema> {
-        parse(schema, self.depth + 1)
+        parse(schema, self.depth + 1, self.encryption)
+    }
+
+    /// The fields of a keyword about encryption.
+    fn encryption(&self) -> Result<RawDoc<'s>> {
+        if !self.encryption {
+            bail!(
+                Code::QUERY_FEATURE_NOT_ALLOWED,
+                "Encryption-related validator keywords are not allowed in this context"
+            );
+        }
+        if self.source.element("encrypt").is_some() && self.source.element("encryptMetadata").is_some() {
+            bail!(
+                Code::FAILED_TO_PARSE,
+                "Cannot specify both $jsonSchema keywords 'encrypt' and 'encryptMetadata'"
+            );
+        }
+        self.object()
+    }
+
+    fn encrypt(&self) -> Result<Option<TypeSet>> {
+        let types = encrypt::check_fields(self.keyword, self.encryption()?)?;
+        types.map(|element| Parser { keyword: "bsonType", element, ..*self }.bson_types()).transpose()
+    }
+
+    fn encrypt_metadata(&self) -> Result<()> {
+        let fields = self.encryption()?;
+        if fields.is_empty() {
+            bail!(Code::FAILED_TO_PARSE, "$jsonSchema keyword 'encryptMetadata' cannot be an empty object");
+        }
+        encrypt::check_fields(self.keyword, fields).map(|_| ())
     }
 
     fn object(&self) -> Result<RawDoc<'s>> {

@@ -39,6 +39,8 @@ pub(super) enum Rule {
         from: usize,
         allowed: Allowed,
     },
+    /// The value is encrypted, and one of these types.
+    Encrypt(Option<TypeSet>),
     Properties(Vec<(Box<str>, Schema)>),
     PatternProperties(Vec<(Regex, Schema)>),
     /// For the properties that neither have one of these names nor match one of these patterns.
@@ -92,6 +94,7 @@ impl Rule {
             Rule::UniqueItems => "uniqueItems",
             Rule::Items(_) | Rule::ItemsEach(_) => "items",
             Rule::AdditionalItems { .. } => "additionalItems",
+            Rule::Encrypt(_) => "encrypt",
             Rule::Properties(_) => "properties",
             Rule::PatternProperties(_) => "patternProperties",
             Rule::AdditionalProperties { .. } => "additionalProperties",

@@ -168,3 +168,77 @@ fn refused() {
         assert_eq!(Schema::parse(schema.as_raw()).unwrap_err().code().0, *code, "{schema:?}");
     }
 }
+
+fn blob(kind: u8, of: u8) -> Vec<u8> {
+    let mut bytes = vec![kind];
+    bytes.extend([7; 16]);
+    bytes.push(of);
+    bytes.extend([1, 2, 3]);
+    bytes
+}
+
+#[test]
+fn encrypted_fields() {
+    let holds = |keyword: DocBuf, subtype: u8, bytes: &[u8]| {
+        let value = Value::Binary(sheaf_bson::Binary { subtype, bytes });
+        schema(keyword).matches(doc! { "a": value }.as_raw()).unwrap()
+    };
+    let any = || doc! { "encrypt": {} };
+    let text = || doc! { "encrypt": { "bsonType": ["string", "date"] } };
+    assert!(holds(any(), 6, &[]) && holds(any(), 6, &blob(1, 2)));
+    assert!(!holds(any(), 0, &blob(1, 2)));
+    assert!(!schema(any()).matches(doc! { "a": {} }.as_raw()).unwrap());
+    assert!(
+        !schema(any())
+            .matches(doc! { "a": [Value::Binary(sheaf_bson::Binary { subtype: 6, bytes: &[] })] }.as_raw())
+            .unwrap()
+    );
+    assert!(schema(any()).matches(doc! {}.as_raw()).unwrap());
+    assert!(holds(text(), 6, &blob(1, 2)) && holds(text(), 6, &blob(2, 9)));
+    // Another type, a placeholder, and what has no header.
+    assert!(!holds(text(), 6, &blob(1, 16)) && !holds(text(), 6, &blob(0, 2)) && !holds(text(), 6, &[1]));
+    let number = doc! { "encrypt": { "bsonType": "number" } };
+    assert!(holds(number, 6, &blob(1, 18)));
+    // A whole document is never encrypted.
+    assert!(!Schema::parse(any().as_raw()).unwrap().matches(doc! {}.as_raw()).unwrap());
+}
+
+#[test]
+fn encryption_is_checked() {
+    let random = "AEAD_AES_256_CBC_HMAC_SHA_512-Random";
+    let id = |subtype, bytes| Value::Binary(sheaf_bson::Binary { subtype, bytes });
+    let long = "/a".repeat(1001);
+    let refused = [
+        (doc! { "encrypt": 5 }, 14),
+        (doc! { "encrypt": {}, "type": "object" }, 9),
+        (doc! { "encrypt": {}, "bsonType": "binData" }, 9),
+        (doc! { "encrypt": {}, "encryptMetadata": { "algorithm": random } }, 9),
+        (doc! { "encrypt": { "keyIdx": "/a" } }, 40415),
+        (doc! { "encrypt": { "bsonType": 5 } }, 14),
+        (doc! { "encrypt": { "bsonType": "Stringx" } }, 2),
+        (doc! { "encrypt": { "algorithm": "x" } }, 2),
+        (doc! { "encrypt": { "algorithm": 1 } }, 14),
+        (doc! { "encrypt": { "keyId": 1 } }, 51085),
+        (doc! { "encrypt": { "keyId": ["x"] } }, 51088),
+        (doc! { "encrypt": { "keyId": [id(6, &[0; 16])] } }, 51084),
+        (doc! { "encrypt": { "keyId": [id(4, &[0; 15])] } }, 207),
+        (doc! { "encrypt": { "keyId": "" } }, 51064),
+        (doc! { "encrypt": { "keyId": "a" } }, 51065),
+        (doc! { "encrypt": { "keyId": "/a~b" } }, 51063),
+        (doc! { "encryptMetadata": { "keyId": &*long } }, 51067),
+        (doc! { "encryptMetadata": {} }, 9),
+        (doc! { "encryptMetadata": 5 }, 14),
+        (doc! { "encryptMetadata": { "bsonType": "int" } }, 40415),
+    ];
+    for (keywords, code) in refused {
+        let whole = doc! { "properties": { "a": &keywords } };
+        assert_eq!(Schema::parse(whole.as_raw()).unwrap_err().code().0, code, "{keywords:?}");
+    }
+    let good = doc! { "encrypt": { "bsonType": "int", "algorithm": random, "keyId": [id(4, &[0; 16])] } };
+    let metadata = doc! { "encryptMetadata": { "algorithm": random, "keyId": "/a~1b/~0" } };
+    for keywords in [good, metadata] {
+        let whole = doc! { "properties": { "a": &keywords } };
+        assert!(Schema::parse(whole.as_raw()).is_ok());
+        assert_eq!(Schema::parse_without_encryption(whole.as_raw()).unwrap_err().code().0, 224);
+    }
+}

@@ -185,6 +185,10 @@ impl CollMod<'_> {
         Ok(reply.take().unwrap_or_else(Reply::ok))
     }
 
+    fn changes_validation(&self) -> bool {
+        self.validator.is_some() || self.validation_level.is_some() || self.validation_action.is_some()
+    }
+
     /// The collection's options after the change; `None` if they stay.
     fn new_options(&self, collection: &Collection) -> Result<Option<DocBuf>> {
         let before = collection.options.as_raw();
@@ -199,9 +203,17 @@ impl CollMod<'_> {
                     collection.db()
                 );
             }
-            options::check_validator(validator)?;
             let gone = validator.is_empty();
             changes.push(("validator", if gone { Value::Missing } else { validator.into() }));
+        }
+        let kept = |name: &str| before.get(name).and_then(|word| word.as_str());
+        let validator = self.validator.or_else(|| before.get("validator").and_then(|old| old.as_doc()));
+        if let Some(validator) = validator.filter(|_| self.changes_validation()) {
+            options::check_validator(
+                validator,
+                self.validation_level.or_else(|| kept("validationLevel")),
+                self.validation_action.or_else(|| kept("validationAction")),
+            )?;
         }
         let has_validator = self.validator.map_or(before.element("validator").is_some(), |v| !v.is_empty());
         for (name, given, default) in [

@@ -9,7 +9,7 @@ use sheaf_query::matcher::Matcher;
 
 use super::fields::role_array;
 use crate::accounts::{ROLES, Stored, USERS};
-use crate::args::{Args, Loose};
+use crate::args::{Args, Loose, safe_i64};
 use crate::command::*;
 use crate::op::Operation;
 use crate::reply::Reply;
@@ -27,7 +27,8 @@ enum Asked<N> {
 fn asked<N>(value: Value<'_>, read: impl Fn(Value<'_>) -> Option<N>) -> Result<Asked<N>> {
     let wrong = || sheaf_errors::Error::bad_value("User and role names must be either strings or objects");
     Ok(match value {
-        value if value.is_number() => Asked::OfDatabase,
+        // Any number that is one without its fraction.
+        value if value.is_number() && safe_i64(value) == Some(1) => Asked::OfDatabase,
         Value::Document(doc) if doc.get("forAllDBs").is_some_and(|all| all.truthy()) => Asked::All,
         Value::Array(list) => {
             Asked::Named(list.values().map(|value| read(value).ok_or_else(wrong)).collect::<Result<_>>()?)
@@ -36,11 +37,12 @@ fn asked<N>(value: Value<'_>, read: impl Fn(Value<'_>) -> Option<N>) -> Result<A
     })
 }
 
-/// A user of this database, or of that which is named.
+/// A user of this database, or of that which is named. Unlike a role's name, a user's takes no other fields.
 fn user(value: Value<'_>, db: &str) -> Option<UserName> {
+    let only = |doc: &RawDoc<'_>| doc.iter().all(|field| matches!(field.key(), "user" | "db"));
     match value {
         Value::String(user) => Some(UserName::new(user, db)),
-        value => value.as_doc().and_then(UserName::read),
+        value => value.as_doc().filter(only).and_then(UserName::read),
     }
 }
 

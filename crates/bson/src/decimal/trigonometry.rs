@@ -16,6 +16,9 @@ const PI: &str = "3.141592653589793238462643383279502884197169399375105820974944
 /// Beyond this power of ten whole turns cannot be taken away any more: there the number is taken for a double.
 const TURNS_MAX: i32 = 30;
 
+/// Beyond this power of ten a number's square plus one is its square.
+const HUGE: i32 = 40;
+
 /// Below this power of ten a function that is about its argument is its argument.
 const TINY: i32 = -20;
 
@@ -29,9 +32,10 @@ impl Decimal128 {
     /// The cosine.
     #[must_use]
     pub fn cos(self) -> Decimal128 {
-        match self.is_zero() {
-            true => Decimal128::from_i64(1),
-            false => self.angle_function(f64::cos, |cx, x| sin_cos(cx, x).1),
+        match self.magnitude() {
+            // Less below one than a decimal shows.
+            Some(power) if power < TINY => Decimal128::from_i64(1),
+            _ => self.angle_function(f64::cos, |cx, x| sin_cos(cx, x).1),
         }
     }
 
@@ -86,6 +90,7 @@ impl Decimal128 {
     pub fn atan(self) -> Decimal128 {
         match self.class() {
             Class::Infinite { negative } => quarters(if negative { -2 } else { 2 }),
+            _ if self.is_huge() => quarters(if self.is_negative() { -2 } else { 2 }),
             _ => self.odd_function(f64::atan, atan),
         }
     }
@@ -160,6 +165,10 @@ impl Decimal128 {
     /// The number that has this hyperbolic sine.
     #[must_use]
     pub fn asinh(self) -> Decimal128 {
+        if self.is_huge() {
+            let positive = self.abs().ln_of_double();
+            return if self.is_negative() { positive.negated() } else { positive };
+        }
         self.odd_function(f64::asinh, |cx, x| {
             let mut positive = x;
             cx.abs(&mut positive);
@@ -176,6 +185,9 @@ impl Decimal128 {
     /// The number of at least 0 that has this hyperbolic cosine; NaN below one.
     #[must_use]
     pub fn acosh(self) -> Decimal128 {
+        if self.is_huge() {
+            return self.ln_of_double();
+        }
         self.function(f64::acosh, |cx, x| {
             let one = cx.from_i32(1);
             let (below, above) = (sub(cx, x, &one), add(cx, x, &one));
@@ -201,6 +213,20 @@ impl Decimal128 {
                 halved(cx, ratio)
             }),
         }
+    }
+
+    /// Whether one is nothing beside the number's square, and no double may be near it.
+    fn is_huge(self) -> bool {
+        self.magnitude().is_some_and(|power| power > HUGE)
+    }
+
+    /// The logarithm of twice the number.
+    fn ln_of_double(self) -> Decimal128 {
+        let mut cx = wide_cx();
+        let (mut n, two) = (Wide::from(self.to_dec()), cx.from_i32(2));
+        n = mul(&mut cx, n, &two);
+        cx.ln(&mut n);
+        finished(&mut cx, n)
     }
 
     /// A function of angles: the sine and what is made of it.
@@ -240,6 +266,15 @@ impl Decimal128 {
     }
 }
 
+fn wide_cx() -> Cx {
+    let mut cx = Cx::default();
+    // The bounds of decNumber's mathematical functions.
+    let _ = cx.set_max_exponent(99_999);
+    let _ = cx.set_min_exponent(-99_999);
+    let _ = cx.set_precision(DIGITS);
+    cx
+}
+
 /// A multiple of pi/4.
 fn quarters(n: i32) -> Decimal128 {
     run(Decimal128::from_i64(i64::from(n)), |cx, n| {
@@ -252,15 +287,16 @@ fn quarters(n: i32) -> Decimal128 {
 /// Runs a function on the wide form. As MongoDB's library computes with binary numbers of 113 bits, what these lack is lacking in
 /// the argument and in the result; what is exact stays so.
 fn run(n: Decimal128, wide: impl FnOnce(&mut Cx, Wide) -> Wide) -> Decimal128 {
-    let mut cx = Cx::default();
-    // The bounds of decNumber's mathematical functions.
-    let _ = cx.set_max_exponent(99_999);
-    let _ = cx.set_min_exponent(-99_999);
-    let _ = cx.set_precision(DIGITS);
+    let mut cx = wide_cx();
     let mut argument = Wide::from(n.to_dec());
     through_binary(&mut cx, &mut argument);
-    let mut result = wide(&mut cx, argument);
-    through_binary(&mut cx, &mut result);
+    let result = wide(&mut cx, argument);
+    finished(&mut cx, result)
+}
+
+/// A result as a decimal.
+fn finished(cx: &mut Cx, mut result: Wide) -> Decimal128 {
+    through_binary(cx, &mut result);
     cx.reduce(&mut result);
     let decimal = Decimal128::from_dec(dec::Context::<dec::Decimal128>::default().from_decimal(&result));
     match decimal.class() {
@@ -443,8 +479,36 @@ mod tests {
             (Decimal128::sinh, "-Infinity", "-Infinity"),
             (Decimal128::sin, "NaN", "NaN"),
             (Decimal128::asin, "1E-30", "1E-30"),
+            (Decimal128::cos, "1E-6143", "1"),
+            (Decimal128::cos, "-0E+3", "1"),
         ] {
             assert_eq!(function(dec(argument)).to_string(), want, "of {argument}");
+        }
+    }
+
+    #[test]
+    fn beyond_all_doubles() {
+        for (function, argument, want) in [
+            (
+                Decimal128::atan as Function,
+                "9.999999999999999999999999999999999E+6144",
+                "1.57079632679489661923132169163",
+            ),
+            (Decimal128::atan, "-1E+300", "-1.57079632679489661923132169163"),
+            (
+                Decimal128::asinh,
+                "9.999999999999999999999999999999999E+6144",
+                "14150.0785436289706735999747217",
+            ),
+            (
+                Decimal128::acosh,
+                "9.999999999999999999999999999999999E+6144",
+                "14150.0785436289706735999747217",
+            ),
+            (Decimal128::asinh, "-1E+6144", "-14147.7759585359766279159567297"),
+        ] {
+            let result = function(dec(argument)).to_string();
+            assert!(result.starts_with(want), "of {argument}: {result}");
         }
     }
 

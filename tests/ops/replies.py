@@ -194,7 +194,7 @@ def explain(client):
     stage = run(update)["executionStats"]["executionStages"]
     assert (stage["stage"], stage["nMatched"], stage["nWouldModify"]) == ("UPDATE", 10, 9), stage
     stage = run({"delete": "c", "deletes": [{"q": {"a": 1}, "limit": 0}]})["executionStats"]["executionStages"]
-    assert (stage["stage"], stage["nWouldDelete"]) == ("DELETE", 10), stage
+    assert (stage["stage"], stage["nWouldDelete"]) == ("BATCHED_DELETE", 10), stage
     modify = {"findAndModify": "c", "query": {"_id": 1}, "update": {"$set": {"b": 1}}}
     assert run(modify)["executionStats"]["executionStages"]["nWouldModify"] == 0
     stage = run({"find": "c", "sort": {"t": 1}, "limit": 3})["executionStats"]["executionStages"]

@@ -106,14 +106,13 @@ fn check_keywords(source: RawDoc<'_>) -> Result<()> {
     if seen.contains(&"type") && seen.contains(&"bsonType") {
         bail!(Code::FAILED_TO_PARSE, "Cannot specify both $jsonSchema keywords 'type' and 'bsonType'");
     }
-    if seen.contains(&"encrypt") {
-        if let Some(keyword) = ["type", "bsonType"].into_iter().find(|keyword| seen.contains(keyword)) {
-            bail!(
-                Code::FAILED_TO_PARSE,
-                "$jsonSchema keyword 'encrypt' cannot be used in conjunction with '{keyword}', 'encrypt' implies type \
-                 'bsonType::BinData'"
-            );
-        }
+    let typed = ["type", "bsonType"].into_iter().find(|keyword| seen.contains(keyword));
+    if let Some(keyword) = typed.filter(|_| seen.contains(&"encrypt")) {
+        bail!(
+            Code::FAILED_TO_PARSE,
+            "$jsonSchema keyword 'encrypt' cannot be used in conjunction with '{keyword}', 'encrypt' implies type \
+             'bsonType::BinData'"
+        );
     }
     Ok(())
 }

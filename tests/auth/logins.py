@@ -52,6 +52,10 @@ def wrong_and_unknown_are_alike(server):
         for user, password in [*cases, ("new" if mechanism == "SCRAM-SHA-1" else "old", SECRETS[1])]:
             with connect(server, user, password, authMechanism=mechanism) as client:
                 fails(18, lambda: client.admin.command("ping"), "Authentication failed.")
+    # Only the log says why.
+    log = server.log_path.read_text()
+    for why in ('UserNotFound: Could not find user \\"nobody\\" for db \\"admin\\"', "storedKey mismatch", "without any SCRAM-SHA-256 credentials registered"):
+        assert why in log, why
     with connect(server) as client:
         command_fails(334, client.admin, "saslStart", mechanism="PLAIN", payload=b"", words="PLAIN")
         command_fails(17, client.admin, "saslContinue", conversationId=1, payload=b"", words="No SASL session")

@@ -125,8 +125,9 @@ pub fn go_on(request: &Request<'_>, id: i32, payload: &[u8]) -> Result<Answer> {
     match &conversation.step {
         Step::Proof(challenge) => {
             waits_for_its_turn(request, mechanism, &user)?;
+            let why = |error| why_wrong(&conversation, error);
             let proof =
-                challenge.verify(payload).map_err(|error| refuse(request, mechanism, &user, &error))?;
+                challenge.verify(payload).map_err(|error| refuse(request, mechanism, &user, &why(error)))?;
             still_the_same(request, &conversation)?;
             if conversation.skip_empty {
                 log_in(request, mechanism, &user, None)?;
@@ -151,6 +152,31 @@ pub fn go_on(request: &Request<'_>, id: i32, payload: &[u8]) -> Result<Answer> {
             let error = Error::new(Code::BAD_VALUE, "the client's last message is not empty");
             Err(refuse(request, mechanism, &user, &error))
         }
+    }
+}
+
+/// Why a proof is wrong, for the log: the client is told nothing of it.
+fn why_wrong(conversation: &Conversation, error: Error) -> Error {
+    if error.code() != Code::AUTHENTICATION_FAILED {
+        return error;
+    }
+    let (user, mechanism) = (&conversation.user, conversation.mechanism);
+    let has = |account: &UserDocument| Mechanism::from_name(mechanism).is_some_and(|own| account.has(own));
+    match &conversation.account {
+        None => Error::new(
+            Code::USER_NOT_FOUND,
+            format!("Could not find user \"{}\" for db \"{}\"", user.user, user.db),
+        ),
+        Some(account) if !has(account) => Error::new(
+            Code::AUTHENTICATION_FAILED,
+            format!(
+                "Unable to use {mechanism} based authentication for user without any {mechanism} credentials registered"
+            ),
+        ),
+        Some(_) => Error::new(
+            Code::AUTHENTICATION_FAILED,
+            "SCRAM authentication failed, storedKey mismatch".to_owned(),
+        ),
     }
 }
 

@@ -20,6 +20,8 @@ pub(crate) const MONTHS: [&str; 12] = [
     "December",
 ];
 
+const ROMAN: [&str; 12] = ["I", "II", "III", "IV", "V", "VI", "VII", "VIII", "IX", "X", "XI", "XII"];
+
 /// A date read from text: local time, and the zone if the text names one.
 #[derive(Debug)]
 pub(crate) struct Parsed {
@@ -66,8 +68,9 @@ impl<'t> Reader<'t> {
         self.rest.chars().next()
     }
 
+    /// Skips what stands between the parts of free text.
     fn skip_spaces(&mut self) {
-        self.rest = self.rest.trim_start();
+        self.run(|c| matches!(c, ' ' | '\t' | '.' | ','));
     }
 
     /// The run of characters at the front of this kind.
@@ -91,7 +94,11 @@ impl<'t> Reader<'t> {
     /// A month by name or by its first three letters, in any case.
     fn month_name(&mut self) -> Option<i64> {
         let before = self.rest;
-        let word = self.run(|c| c.is_ascii_alphabetic()).to_ascii_lowercase();
+        let word = self.run(|c| c.is_ascii_alphabetic());
+        if let Some(at) = ROMAN.iter().position(|month| *month == word) {
+            return Some(at as i64 + 1);
+        }
+        let word = word.to_ascii_lowercase();
         let found = MONTHS.iter().position(|month| {
             let month = month.to_ascii_lowercase();
             word == month || word == month[..3] || (word == "sept" && month == "september")
@@ -324,7 +331,7 @@ fn resolve_day(
 /// Reads a date in one of the customary forms.
 pub(crate) fn parse(text: &str) -> Result<Parsed, Reason> {
     // mongod's parser takes zero bytes around a date for blanks.
-    let text = text.trim_matches(|c: char| c.is_whitespace() || c == '\0');
+    let text = text.trim_matches(|c: char| c.is_ascii_whitespace() || matches!(c, '\0' | '\x0B'));
     let mut at = Reader { rest: text };
     if at.rest.is_empty() {
         return Err("Empty string".to_owned());
@@ -336,14 +343,22 @@ pub(crate) fn parse(text: &str) -> Result<Parsed, Reason> {
     if let Some(parsed) = read_year_last(text) {
         return Ok(parsed);
     }
+    let mut c = Civil { year: 1970, month: 1, day: 1, hour: 0, minute: 0, second: 0, millis: 0 };
+    let time_first = text.bytes().take_while(u8::is_ascii_digit).count() <= 2
+        && text.trim_start_matches(|c: char| c.is_ascii_digit()).starts_with(':');
+    if time_first {
+        read_time(&mut at, &mut c).ok_or("Unexpected character")?;
+        at.skip_spaces();
+    }
     let days =
         read_day(&mut at).ok_or("an incomplete date/time string has been found, with elements missing")?;
-    let mut c = Civil { year: 1970, month: 1, day: 1, hour: 0, minute: 0, second: 0, millis: 0 };
-    let had_space = at.peek().is_some_and(char::is_whitespace);
+    let had_space = at.peek().is_some_and(|c| matches!(c, ' ' | '\t' | ','));
     at.skip_spaces();
-    let marked = at.eat('T') || at.eat('t') || at.eat(',');
+    let marked = at.eat('T') || at.eat('t');
     at.skip_spaces();
-    if at.peek().is_some_and(|c| c.is_ascii_digit()) && (marked || had_space) {
+    // Fourteen digits are a date and a time.
+    let joined = text.len() == 14 && text.bytes().all(|b| b.is_ascii_digit());
+    if at.peek().is_some_and(|c| c.is_ascii_digit()) && (marked || had_space || joined) && !time_first {
         read_time(&mut at, &mut c).ok_or("Unexpected character")?;
     } else if let Some(hour) = read_time_word(&mut at) {
         c.hour = hour;
@@ -391,9 +406,21 @@ fn day_number(year: i64, month: i64, day: i64) -> Option<i64> {
         .map(|millis| millis.div_euclid(time::MILLIS_PER_DAY))
 }
 
-/// A date at the front of the text, in any of the forms that are read.
+/// The day of a year, counted from 1.
+fn day_of_year(year: i64, day: i64) -> Option<i64> {
+    let first = sheaf_bson::calendar::days_from_civil(year, 1, 1);
+    (1..=366).contains(&day).then_some(first + day - 1)
+}
+
+/// A date at the front of the text, in any of the forms that are read. A weekday in front of it moves it on to that day.
 fn read_day(at: &mut Reader<'_>) -> Option<i64> {
-    skip_weekday(at);
+    let weekday = skip_weekday(at);
+    let days = read_plain_day(at)?;
+    // The first of January 1970 was a Thursday.
+    Some(weekday.map_or(days, |weekday| days + (weekday - days - 3).rem_euclid(7)))
+}
+
+fn read_plain_day(at: &mut Reader<'_>) -> Option<i64> {
     if at.peek()?.is_ascii_alphabetic() {
         return read_month_first(at);
     }
@@ -402,30 +429,36 @@ fn read_day(at: &mut Reader<'_>) -> Option<i64> {
     }
     let digits = at.rest.bytes().take_while(u8::is_ascii_digit).count();
     match digits {
-        8 => day_number(at.digits(4, 4)?, at.digits(2, 2)?, at.digits(2, 2)?),
+        8 | 14 => day_number(at.digits(4, 4)?, at.digits(2, 2)?, at.digits(2, 2)?),
+        7 => day_of_year(at.digits(4, 4)?, at.digits(3, 3)?),
         4 => read_year_first(at),
         1 | 2 => read_day_first(at),
         _ => None,
     }
 }
 
-/// `Tue, ` in front of a date adds nothing.
-fn skip_weekday(at: &mut Reader<'_>) {
+/// `Tue, ` in front of a date: the days since Monday.
+fn skip_weekday(at: &mut Reader<'_>) -> Option<i64> {
     let before = at.rest;
     let word = at.run(|c| c.is_ascii_alphabetic()).to_ascii_lowercase();
     const DAYS: [&str; 7] = ["monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"];
-    if DAYS.iter().any(|day| word == *day || word == day[..3]) {
-        at.eat(',');
+    let found = DAYS.iter().position(|day| word == *day || word == day[..3]);
+    if found.is_some() {
         at.skip_spaces();
     } else {
         at.rest = before;
     }
+    found.map(|at| at as i64)
 }
 
 /// `July 4, 2017`, `Jul 4th 2017`.
 fn read_month_first(at: &mut Reader<'_>) -> Option<i64> {
     let month = at.month_name()?;
     at.run(|c| c == '.' || c == '-' || c.is_whitespace());
+    // A month and a year alone are its first day.
+    if at.rest.bytes().take_while(u8::is_ascii_digit).count() == 4 {
+        return day_number(at.digits(4, 4)?, month, 1);
+    }
     let day = at.digits(1, 2)?;
     at.run(|c| c.is_ascii_alphabetic());
     at.run(|c| c == ',' || c == '-' || c.is_whitespace());
@@ -437,14 +470,15 @@ fn read_year_first(at: &mut Reader<'_>) -> Option<i64> {
     let negative = at.eat('-');
     let year = at.digits(4, 4)?;
     let year = if negative { -year } else { year };
+    if at.eat('W') {
+        return read_week(at, year);
+    }
     if at.eat('-') || at.eat('/') || at.eat('.') {
         if at.eat('W') {
-            let week = at.digits(2, 2)?;
-            let day = if at.eat('-') { at.digits(1, 1)? } else { 1 };
-            return Some(time::iso_year_start(year) + (week - 1) * 7 + day - 1);
+            return read_week(at, year);
         }
         if at.rest.bytes().take_while(u8::is_ascii_digit).count() == 3 {
-            return Some(sheaf_bson::calendar::days_from_civil(year, 1, 1) + at.digits(3, 3)? - 1);
+            return day_of_year(year, at.digits(3, 3)?);
         }
         let month = if at.peek()?.is_ascii_alphabetic() { at.month_name()? } else { at.digits(1, 2)? };
         // A month alone is its first day.
@@ -457,6 +491,13 @@ fn read_year_first(at: &mut Reader<'_>) -> Option<i64> {
     let month = at.month_name()?;
     at.skip_spaces();
     day_number(year, month, at.digits(1, 2).unwrap_or(1))
+}
+
+/// What is behind the W of a week: `27`, `27-2` or `272`.
+fn read_week(at: &mut Reader<'_>, year: i64) -> Option<i64> {
+    let week = at.digits(2, 2)?;
+    let day = if at.eat('-') || at.peek().is_some_and(|c| c.is_ascii_digit()) { at.digits(1, 1)? } else { 1 };
+    Some(time::iso_year_start(year) + (week - 1) * 7 + day - 1)
 }
 
 /// `7/4/2017` (month first), `04-07-2017` and `4.7.2017` (day first), `4 July 2017`.
@@ -477,7 +518,15 @@ fn read_day_first(at: &mut Reader<'_>) -> Option<i64> {
         return None;
     }
     let month = at.digits(1, 2)?;
-    if at.eat('-') || at.eat('.') { day_number(at.digits(4, 4)?, month, first) } else { None }
+    if !(at.eat('-') || at.eat('.')) {
+        return None;
+    }
+    // Three pairs of digits begin with the year.
+    if separated == "-" && at.rest.bytes().take_while(u8::is_ascii_digit).count() == 2 {
+        let year = if first < 70 { first + 2000 } else { first + 1900 };
+        return day_number(year, month, at.digits(2, 2)?);
+    }
+    day_number(at.digits(4, 4)?, month, first)
 }
 
 /// `noon`, `midnight` and `today`, which is midnight too, instead of a time.
@@ -516,10 +565,10 @@ fn read_time(at: &mut Reader<'_>, c: &mut Civil) -> Option<()> {
         c.minute = minute;
         c.second = at.digits(2, 2).unwrap_or(0);
     }
-    if at.eat('.') || at.eat(',') {
-        if !at.peek()?.is_ascii_digit() {
-            return None;
-        }
+    let fraction =
+        at.rest.strip_prefix(['.', ',']).filter(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
+    if let Some(rest) = fraction {
+        at.rest = rest;
         c.millis = at.fraction();
     }
     let before = at.rest;

@@ -294,6 +294,43 @@ def the_last_user_goes():
                 command_fails(13, nobody.admin, "createUser", "again", pwd=PASSWORD, roles=["root"])
 
 
+def entries_that_do_more(server):
+    """`applyOps` does what its user may do otherwise, and nothing else."""
+    root = connect(server, "root", PASSWORD)
+    own = [{"resource": {"cluster": True}, "actions": ["applyOps"]}, {"resource": {"db": "lib", "collection": "mine"}, "actions": ["insert", "update"]}]
+    root.admin.command("createRole", "applier", privileges=own, roles=[])
+    root.admin.command("createUser", "applier", pwd=PASSWORD, roles=["applier"])
+    applier = connect(server, "applier", PASSWORD)
+    before = root.secret.c.find_one({"_id": 1})
+
+    def apply(*entries):
+        return applier.admin.command("applyOps", list(entries))
+
+    mine = {"op": "i", "ns": "lib.mine", "o": {"_id": "applied"}}
+    assert apply(mine)["applied"] == 1
+    command = {"op": "c", "ns": "lib.$cmd"}
+    for entry in [
+        {"op": "i", "ns": "secret.c", "o": {"_id": 2}},
+        {"op": "u", "ns": "secret.c", "o2": {"_id": 1}, "o": {"_id": 1, "x": 1}},
+        {"op": "d", "ns": "lib.mine", "o": {"_id": "applied"}},
+        {"op": "n", "ns": "", "o": {}},
+        {**command, "o": {"drop": "mine"}},
+        {**command, "o": {"applyOps": [{**command, "o": {"drop": "mine"}}]}},
+        {**command, "o": {"renameCollection": "lib.mine", "to": "lib.yours"}},
+        document(("op", "i"), ("ns", "secret.c"), ("ns", "lib.mine"), ("o", {"_id": 2})),
+        document(("op", "d"), ("op", "i"), ("ns", "lib.mine"), ("o", {"_id": "applied"})),
+    ]:
+        fails(13, lambda entry=entry: apply(entry))
+        fails(13, lambda entry=entry: apply({"op": "i", "ns": "lib.mine", "o": {"_id": "not this one"}}, entry))
+    fails(13, apply)
+    fails(13, lambda: apply({"op": "c", "ns": "secret.$cmd", "o": {"dropDatabase": 1}}))
+    fails(13, lambda: apply({**mine, "ui": Binary(b"0" * 16, 4)}))
+    fails(13, lambda: applier.admin.command("applyOps", [mine], bypassDocumentValidation=True))
+    fails(13, lambda: connect(server, "writer", PASSWORD).admin.command("applyOps", [mine]))
+    assert root.lib.mine.find_one({"_id": "applied"}) and not root.lib.mine.find_one({"_id": "not this one"})
+    assert root.secret.c.find_one({"_id": 1}) == before and root.secret.c.count_documents({}) == 1
+
+
 def one_first_user():
     """Of those who come at once on an empty server one is the first; when all users have gone, nobody is again."""
     with Server(args=["--auth"]) as server:
@@ -322,5 +359,5 @@ def one_first_user():
 
 
 CHECKS = [users, fields_that_stand_twice, places_that_are_no_whole_numbers, what_was_read_in_two_ways, collections_by_their_numbers, views_that_are_changed_in_part, sessions_of_others, sessions_are_seen_by_their_users,
-          fields_of_routers, collections_without_which_nobody_logs_in, cursors_whose_right_was_taken,
+          entries_that_do_more, fields_of_routers, collections_without_which_nobody_logs_in, cursors_whose_right_was_taken,
           fusions_read_their_collection, who_was_dropped_is_a_stranger]

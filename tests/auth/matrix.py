@@ -279,6 +279,7 @@ SERVER = [
     ({"replSetAbortPrimaryCatchUp": 1}, "replSetStateChange"),
     ({"replSetResizeOplog": 1, "size": -1.0}, "replSetResizeOplog"),
     ({"appendOplogNote": 1, **STOP}, "appendOplogNote"),
+    ({"applyOps": [{"op": "n", "ns": "", "o": {}}], "preCondition": []}, "applyOps appendOplogNote"),
     ({"getDefaultRWConcern": 1}, "getDefaultRWConcern"),
     ({"setDefaultRWConcern": 1, **STOP}, "setDefaultRWConcern"),
     ({"setFeatureCompatibilityVersion": "1.0"}, "setFeatureCompatibilityVersion"),

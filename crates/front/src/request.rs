@@ -21,7 +21,7 @@ use crate::cursors::CursorInfo;
 use crate::front::Front;
 use crate::generic::GenericArgs;
 use crate::reply::Reply;
-use crate::role::Role;
+use crate::role::{Found, Role};
 use crate::sampling::Sample;
 use crate::session::{LogicalSessionId, TxnPart};
 
@@ -155,6 +155,41 @@ impl<'a> Request<'a> {
             self.check_interrupt()?;
         }
         Args::new(self.command.name, self.body, fields, self.sequences)
+    }
+
+    /// A command that this one runs as a part of itself, for the same client and in the same time. Concerns, session and transaction are
+    /// those of the whole.
+    pub fn inner<'b>(&'b self, found: Found, called: &'b str, db: &'b str, body: RawDoc<'b>) -> Request<'b> {
+        Request {
+            front: self.front,
+            role: self.role,
+            client: self.client,
+            command: found.command,
+            at: found.at,
+            called,
+            db,
+            body,
+            sent: body,
+            sequences: &[],
+            generic: GenericArgs { db: Some(db), ..GenericArgs::default() },
+            api: ApiParams::default(),
+            part: TxnPart::Plain,
+            writes_after_all: false,
+            read_concern: Cell::default(),
+            arena: Bump::new(),
+            started: self.started,
+            deadline: Cell::new(self.deadline.get()),
+            may_block: self.may_block,
+            exhaust: false,
+            exhaust_reply: Cell::new(false),
+            struck: Cell::new(false),
+            close_after: Cell::new(false),
+            sampled: RefCell::default(),
+            audited: RefCell::default(),
+            audit_room: Cell::default(),
+            metrics: OpMetrics::default(),
+            rights: self.rights.clone(),
+        }
     }
 
     /// `db.collection`.

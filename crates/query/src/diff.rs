@@ -8,6 +8,7 @@
 use std::collections::{HashMap, HashSet};
 
 use sheaf_bson::{ArrayWriter, DocBuf, DocWriter, Element, RawDoc, Type, Value, decimal_digits};
+use sheaf_errors::{Error, Result};
 use smallvec::SmallVec;
 
 /// Of so many changed fields at most it is looked whether their names are the only ones; with more, the delta is tried out.
@@ -75,6 +76,42 @@ pub fn apply_diff(old: RawDoc<'_>, delta: RawDoc<'_>) -> DocBuf {
     let mut bytes = Vec::with_capacity(old.len() + delta.len());
     apply_to_object(old, delta, DocWriter::new(&mut bytes));
     DocBuf::from_bytes(bytes)
+}
+
+/// No array may be longer than this by a delta that a client gives: what is not there is filled up with nulls.
+const MAX_ARRAY: usize = 1_500_000;
+
+/// Whether a client's delta is one.
+///
+/// Errors: `FailedToParse`.
+pub(crate) fn check_delta(delta: RawDoc<'_>) -> Result<()> {
+    if is_array_delta(delta) {
+        return delta.iter().skip(1).try_for_each(check_array_field);
+    }
+    for field in delta.iter() {
+        let nested = field.key().starts_with('s');
+        match field.value() {
+            Value::Document(below) if nested => check_delta(below)?,
+            Value::Document(_) if matches!(field.key(), "d" | "u" | "i") => {}
+            _ => return Err(no_delta(field)),
+        }
+    }
+    Ok(())
+}
+
+fn check_array_field(field: Element<'_>) -> Result<()> {
+    let index = field.key().get(1..).and_then(|digits| digits.parse::<usize>().ok());
+    let fits = index.is_some_and(|index| index < MAX_ARRAY);
+    match (field.key().as_bytes().first(), field.value()) {
+        (Some(b'l'), value) if field.key() == "l" && value.as_exact_i64().is_some_and(|n| n >= 0) => Ok(()),
+        (Some(b'u'), _) if fits => Ok(()),
+        (Some(b's'), Value::Document(below)) if fits => check_delta(below),
+        _ => Err(no_delta(field)),
+    }
+}
+
+fn no_delta(field: Element<'_>) -> Error {
+    Error::failed_to_parse(format!("'{}' is no part of a difference between documents", field.key()))
 }
 
 fn object_delta(old: RawDoc<'_>, new: RawDoc<'_>, style: Style<'_>) -> Delta {
@@ -348,6 +385,41 @@ mod tests {
     use crate::update::{ApplyCx, Update};
     use proptest::prelude::*;
     use sheaf_bson::{Timestamp, doc};
+
+    #[test]
+    fn deltas_of_clients_are_checked() {
+        let cx = ApplyCx { matched_index: None, now_millis: 0, timestamp: Timestamp::new(0, 0) };
+        for bad in [
+            doc! { "x": 1 },
+            doc! { "u": 1 },
+            doc! { "sa": 1 },
+            doc! { "sa": { "sb": { "y": {} } } },
+            doc! { "sa": { "a": true, "l": -1 } },
+            doc! { "sa": { "a": true, "u": 1 } },
+            doc! { "sa": { "a": true, "u1500000": 1 } },
+            doc! { "sa": { "a": true, "s0": 1 } },
+        ] {
+            assert!(Update::of_delta(bad.as_raw()).is_err(), "{bad:?}");
+        }
+        let good = doc! { "d": { "b": false }, "u": { "c": 2 }, "i": { "e": 1 }, "sl": { "a": true, "l": 1, "u0": 7 } };
+        let old = doc! { "_id": 1, "b": 1, "c": 1, "l": [1, 2] };
+        let new = Update::of_delta(good.as_raw()).unwrap().apply(old.as_raw(), &cx).unwrap();
+        assert_eq!(new, Some(doc! { "_id": 1, "c": 2, "l": [7], "e": 1 }));
+        // What is brought in lies as deep as the delta says, and as it is deep itself.
+        let (mut document, mut delta) = (doc! { "a": 1 }, doc! { "u": { "a": 1 } });
+        for level in 0..170 {
+            document = doc! { "a": &document };
+            delta = match level {
+                ..120 => doc! { "u": { "a": delta.as_raw().get("u").and_then(|u| u.as_doc()).unwrap() } },
+                _ => doc! { "sa": &delta },
+            };
+        }
+        let document = document.with("_id", 1);
+        let deeper = Update::of_delta(delta.as_raw()).unwrap().apply(document.as_raw(), &cx);
+        assert!(deeper.is_ok());
+        let delta = (0..119).fold(delta, |delta, _| doc! { "sa": &delta });
+        assert!(Update::of_delta(delta.as_raw()).unwrap().apply(document.as_raw(), &cx).is_err());
+    }
 
     #[test]
     fn shapes_of_deltas() {

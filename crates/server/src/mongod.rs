@@ -1,6 +1,5 @@
 //! A mongod as the front sees it.
 
-use std::cell::{Cell, RefCell};
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -87,23 +86,7 @@ impl Role for Mongod {
             Err(error) => return Ran::at_once(Err(error)),
         };
         request.read_concern.set(read_concern(&self.0, request));
-        let mut op = Operation {
-            request,
-            node: &self.0,
-            snapshot: RefCell::new(None),
-            transaction: RefCell::new(None),
-            executed: Cell::default(),
-            txn_ended: Cell::new(None),
-            txn_found: Cell::new(None),
-            parked: RefCell::new(None),
-            later: RefCell::new(None),
-            committed: Cell::new(None),
-            shard_versions: RefCell::default(),
-            homes: RefCell::default(),
-            settings: RefCell::default(),
-            has_failed: Cell::default(),
-            writing: Cell::default(),
-        };
+        let mut op = Operation::new(request, &self.0);
         match read::prepare(&op, request.part) {
             Ok(None) => {}
             Ok(Some(parked)) => return Ran { parked: Some(parked), ..Ran::at_once(Ok(Reply::ok())) },

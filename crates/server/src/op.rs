@@ -80,6 +80,27 @@ pub(crate) enum TxnEnd {
 }
 
 impl<'a> Operation<'a> {
+    /// The operation of a request.
+    pub(crate) fn new(request: &'a Request<'a>, node: &'a Arc<Node>) -> Self {
+        Operation {
+            request,
+            node,
+            snapshot: RefCell::new(None),
+            transaction: RefCell::new(None),
+            executed: Cell::default(),
+            txn_ended: Cell::new(None),
+            txn_found: Cell::new(None),
+            parked: RefCell::new(None),
+            later: RefCell::new(None),
+            committed: Cell::new(None),
+            shard_versions: RefCell::default(),
+            homes: RefCell::default(),
+            settings: RefCell::default(),
+            has_failed: Cell::default(),
+            writing: Cell::default(),
+        }
+    }
+
     /// The server.
     pub fn node(&self) -> &'a Arc<Node> {
         self.node

@@ -175,7 +175,7 @@ impl Run<'_> {
             let update = &self.statement.update;
             let delta = match update {
                 _ if update.is_replacement() => None,
-                _ if update.is_pipeline() => diff(old.as_raw(), new.as_raw()),
+                _ if update.is_pipeline() || update.is_delta() => diff(old.as_raw(), new.as_raw()),
                 _ => operator_diff(old.as_raw(), new.as_raw(), update.paths()),
             };
             self.cx.announce(w, Change::Update { before: old.as_raw(), after: new.as_raw() });

@@ -67,6 +67,17 @@ pub fn rights(request: &Request<'_>) -> Result<Rights> {
     Ok(rights)
 }
 
+/// Whether the client of a request may have this command run as a part of it.
+///
+/// Errors: `Unauthorized`.
+pub fn inner(request: &Request<'_>) -> Result<()> {
+    if !request.front.access.enabled || allows(request.role, &request.rights, request.command, asked(request))
+    {
+        return Ok(());
+    }
+    Err(refused(request))
+}
+
 /// Whether what a command always needs follows from its name, its database and its first element.
 fn tells_by_first_element(privileges: &Privileges) -> bool {
     let Privileges::Needs(list) = privileges else { return false };

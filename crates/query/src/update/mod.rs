@@ -38,6 +38,7 @@ enum Kind {
     Modifiers(Modifiers),
     Replacement(DocBuf),
     Pipeline(PipelineUpdate),
+    Delta(DocBuf),
 }
 
 /// What an application of an update needs besides the document.
@@ -69,6 +70,18 @@ impl Update {
         Ok(Update(kind, held))
     }
 
+    /// The update that an entry of a log tells as `{$v: 2, diff: {...}}`.
+    ///
+    /// Errors: `FailedToParse` for what is no delta.
+    pub fn of_delta(delta: RawDoc<'_>) -> Result<Update> {
+        crate::diff::check_delta(delta)?;
+        let (kind, held) = sheaf_meter::growing(|| {
+            sheaf_meter::grow(delta.len())?;
+            Ok(Kind::Delta(DocBuf::from(delta)))
+        })?;
+        Ok(Update(kind, held))
+    }
+
     /// The bytes that the operation's account has for the tree; 0 for a small one.
     pub fn held_bytes(&self) -> u64 {
         self.1.bytes()
@@ -82,6 +95,11 @@ impl Update {
     /// Whether this is a pipeline, the only kind that takes constants (`c`).
     pub fn is_pipeline(&self) -> bool {
         matches!(self.0, Kind::Pipeline(_))
+    }
+
+    /// Whether it is an entry's delta.
+    pub fn is_delta(&self) -> bool {
+        matches!(self.0, Kind::Delta(_))
     }
 
     /// Whether some path holds the positional `$`, so that the query must say where it matched.
@@ -154,6 +172,14 @@ impl Update {
             }
             Kind::Replacement(replacement) => Some(replace(doc, replacement.as_raw(), cx.timestamp)),
             Kind::Pipeline(pipeline) => Some(pipeline.apply(doc, arena)?),
+            Kind::Delta(delta) => {
+                let new = crate::diff::apply_diff(doc, delta.as_raw());
+                // It says where what it brings goes, however deep that is.
+                if sheaf_bson::is_deeper(new.as_raw(), MAX_STORED_DEPTH) {
+                    return Err(too_deep());
+                }
+                Some(new.as_bytes().to_vec())
+            }
         };
         let Some(new) = new.filter(|new| self.rewrites(insert) || new.as_slice() != doc.as_bytes()) else {
             return Ok(None);

@@ -1,7 +1,9 @@
 //! Commands of replica sets.
 
+mod apply_ops;
 mod config;
 mod defaults;
+mod entry;
 mod initiate;
 mod maintenance;
 mod membership;
@@ -22,6 +24,7 @@ use crate::registered;
 
 /// The commands of this group.
 pub static COMMANDS: &[Entry<RunOnMongod>] = &[
+    registered!(apply_ops::ApplyOps<'_>),
     registered!(config::ReplSetGetConfig),
     registered!(config::ReplSetReconfig<'_>),
     registered!(defaults::GetDefaultRwConcern),

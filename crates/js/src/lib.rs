@@ -6,7 +6,8 @@
 //! takes turns.
 //!
 //! - **Time.** The engine asks the operation's meter every few thousand steps, so `maxTimeMS`, `killOp` and a client that goes away end a function within
-//!   milliseconds, also in an endless loop; the function cannot catch that.
+//!   milliseconds, also in an endless loop; the function cannot catch that. Not so where each step is a call of a built-in function on much data, such as a
+//!   sort: the engine has no look within it, and counts it as one of the steps.
 //! - **Memory.** A sandbox has a limit, which the operation's account has paid for. A call that runs out of it is made again with four times as much, as long as
 //!   the account has it and it is not above [`MAX_HEAP_BYTES`]. (A function that is called again must not mind: it can only see its own globals.)
 //! - **Values.** Documents and values become objects of JavaScript and back ([`to_js`], [`from_js`]). Numbers come back as doubles, but a field of a

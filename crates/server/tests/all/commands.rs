@@ -64,7 +64,9 @@ impl Script {
                     let mut parts = path.split('.');
                     let found =
                         parts.try_fold(Value::Document(reply), |value, name| value.as_doc()?.get(name));
-                    found.map(|value| _ = doc.append(path, value));
+                    if let Some(value) = found {
+                        doc.append(path, value);
+                    }
                 }
             }),
         };

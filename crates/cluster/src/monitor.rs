@@ -50,7 +50,13 @@ fn watch(set: &Weak<ReplicaSet>, host: &str) {
 
 /// Asks again and again until the connection breaks. Whether the member has answered at all.
 fn follow(set: &Weak<ReplicaSet>, host: &str) -> bool {
-    let Some(membership) = set.upgrade().map(|set| set.membership.clone()) else { return false };
+    let Some(membership) = set.upgrade().map(|set| {
+        // What was doubted before is asked now; otherwise who was lost once would be asked anew again and again.
+        set.is_doubted(host);
+        set.membership.clone()
+    }) else {
+        return false;
+    };
     let mut to = membership.direct(host);
     let patience = set.upgrade().map_or(PATIENCE, |set| set.patience(host, PATIENCE));
     (to.connect_timeout, to.socket_timeout) = (patience, patience);
@@ -159,4 +165,69 @@ fn member(reply: RawDoc<'_>) -> Member {
         _ => None,
     };
     Member { role: Role::of(reply), tags, config_server, last_write, round_trip: None }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::{TcpListener, TcpStream};
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use sheaf_wire::{HEADER_LEN, Header, REPLY_HEAD};
+
+    use super::*;
+    use crate::address::SetAddress;
+    use crate::preference::Preference;
+
+    /// A primary that ends its first connection, and has no news for who waits for some. Counts its connections.
+    fn primary() -> (String, Arc<AtomicUsize>) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let host = listener.local_addr().unwrap().to_string();
+        let connections = Arc::new(AtomicUsize::new(0));
+        let (own, counted) = (host.clone(), connections.clone());
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let (stream, own) = (stream.unwrap(), own.clone());
+                if counted.fetch_add(1, Ordering::SeqCst) > 0 {
+                    std::thread::spawn(move || serve(stream, &own));
+                }
+            }
+        });
+        (host, connections)
+    }
+
+    fn serve(mut stream: TcpStream, own: &str) {
+        let mut message = vec![0; HEADER_LEN];
+        while stream.read_exact(&mut message).is_ok() {
+            let header = Header::parse(&message).unwrap();
+            message.resize(header.length as usize, 0);
+            stream.read_exact(&mut message[HEADER_LEN..]).unwrap();
+            let Ok(sheaf_wire::Request::Msg(request)) = sheaf_wire::parse(&message) else { panic!() };
+            if request.body.get("maxAwaitTimeMS").is_none() {
+                let reply = doc! {
+                    "isWritablePrimary": true, "setName": "x", "hosts": [own], "topologyVersion": { "counter": 1i64 }, "ok": 1.0
+                };
+                let mut bytes = vec![0; REPLY_HEAD];
+                bytes.extend_from_slice(reply.as_bytes());
+                sheaf_wire::finish_msg(&mut bytes, 0, header.request_id, 0);
+                stream.write_all(&bytes).unwrap();
+            }
+            message.resize(HEADER_LEN, 0);
+        }
+    }
+
+    #[test]
+    fn a_member_that_was_lost_once_is_not_dialled_again_and_again() {
+        let (host, connections) = primary();
+        let address = format!("x/{host}").parse::<SetAddress>().unwrap();
+        let set = ReplicaSet::new(&address, &Default::default());
+        assert_eq!(set.select(&Preference::default(), &|| Ok(())).unwrap(), host);
+        // Nothing is to happen, so there is nothing that could be waited for.
+        std::thread::sleep(Duration::from_secs(1));
+        assert_eq!(connections.load(Ordering::SeqCst), 2);
+        // Who doubts it has it asked anew.
+        set.lost(&host);
+        assert_eq!(set.select(&Preference::default(), &|| Ok(())).unwrap(), host);
+        assert_eq!(connections.load(Ordering::SeqCst), 3);
+    }
 }

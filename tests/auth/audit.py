@@ -164,12 +164,41 @@ def bad_flags():
         (["--auditDestination", "console", "--auditFilter", '{"$nonesuch": 1}'], "auditLog.filter"),
         (["--auditDestination", "file", "--auditFormat", "JSON", "--auditPath", "/nonesuch/x"], "audit log"),
         (["--enableEncryption"], "encrypted volume"),
+        (["--logRotate", "bogus"], "unsupported value for logRotate bogus"),
+        (["--logRotate", "reopen"], "logAppend must equal true"),
     ]:
         with tempfile.TemporaryDirectory() as folder:
             done = subprocess.run(
                 [find_binary(), "server", "--dbpath", folder, "--port", "0", *flags], capture_output=True, text=True, timeout=60
             )
         assert done.returncode != 0 and words.replace("auditDestination", "auditLog.destination") in done.stderr, (flags, done)
+
+
+def others_move_the_logs():
+    """With `logRotate: reopen` the logs stay where they are, and are begun anew where something else has moved them away."""
+    with tempfile.TemporaryDirectory(prefix="sheaf-audit-") as folder:
+        folder = pathlib.Path(folder)
+        config, log, audit = folder / "sheaf.yaml", folder / "sheaf.log", folder / "audit.json"
+        config.write_text(
+            f"systemLog: {{destination: file, path: {log}, logAppend: true, logRotate: reopen}}\n"
+            f"auditLog: {{destination: file, format: JSON, path: {audit}}}\n"
+        )
+        with Server(args=["--config", str(config)]) as server, connect(server) as client:
+            shown = client.admin.command("getCmdLineOpts")["parsed"]["systemLog"]
+            assert shown == {"destination": "file", "logAppend": True, "logRotate": "reopen", "path": str(log)}, shown
+            for what in ("server", "audit", 1):
+                client.admin.command("logRotate", what)
+            assert sorted(folder.iterdir()) == [audit, log, config], list(folder.iterdir())
+            begins = {path: path.read_bytes()[:200] for path in (log, audit)}
+            for path in (log, audit):
+                path.rename(f"{path}.1")
+            client.admin.command("logRotate", 1)
+            client.lib.create_collection("plants")
+            assert [event["param"]["ns"] for event in events(audit, "createCollection")] == ["lib.plants"]
+            for path in (log, audit):
+                moved = pathlib.Path(f"{path}.1")
+                assert moved.read_bytes().startswith(begins[path]) and path.exists()
+            assert not events(pathlib.Path(f"{audit}.1"), "createCollection")
 
 
 def changed_at_run_time():
@@ -404,6 +433,7 @@ CHECKS = {
     "audit-filter": successes_and_filters,
     "audit-flags": bad_flags,
     "audit-config": changed_at_run_time,
+    "audit-moved": others_move_the_logs,
     "audit-full": a_full_disk,
     "audit on the way": what_makes_collections_on_the_way,
     "secrets": nothing_secret_is_written,

@@ -252,12 +252,15 @@ impl Front {
         audit.settle(audit.append_done(&who, &event));
     }
 
-    /// Begins a new file of the audit log: with `rename` the old one is kept under a name with a time stamp.
+    /// Begins a new file of the audit log, or opens it anew, as [`log::rotate`](crate::log::rotate) does.
     ///
     /// Errors: those of the file system.
-    pub fn rotate_audit(&self, rename: bool) -> std::io::Result<()> {
+    pub fn rotate_audit(&self) -> std::io::Result<()> {
         let Some(audit) = &self.audit else { return Ok(()) };
-        let old = audit.rotate(rename)?.map(|path| path.display().to_string()).unwrap_or_default();
+        let old = audit
+            .rotate(crate::log::is_renamed())?
+            .map(|path| path.display().to_string())
+            .unwrap_or_default();
         let param = DocBuf::build(|doc| {
             let mut status = doc.document("logRotationStatus");
             status.append("status", "OK").append("rotatedLogPath", &old);

@@ -60,6 +60,7 @@ struct Logger {
     verbosity: AtomicI64,
     quiet: AtomicBool,
     redacting: AtomicBool,
+    reopens: AtomicBool,
 }
 
 enum Sink {
@@ -78,6 +79,7 @@ fn logger() -> &'static Logger {
         verbosity: AtomicI64::new(0),
         quiet: false.into(),
         redacting: false.into(),
+        reopens: false.into(),
     })
 }
 
@@ -135,13 +137,22 @@ pub fn shown_text(text: &str) -> &str {
     if logger().redacting.load(Ordering::Relaxed) { crate::redact::NO_VALUE } else { text }
 }
 
-/// Opens the log file anew: with `rename` the old one is kept under a name with a time stamp,
-/// otherwise something else (logrotate) has moved it.
-pub fn rotate(rename: bool) -> io::Result<()> {
+/// `--logRotate reopen`: something else (logrotate) moves logs out of the way, so that their files are only opened anew.
+pub fn set_reopening(reopens: bool) {
+    logger().reopens.store(reopens, Ordering::Relaxed);
+}
+
+/// Whether a log that is rotated is kept under a name with a time stamp: nothing else has moved it.
+pub fn is_renamed() -> bool {
+    !logger().reopens.load(Ordering::Relaxed)
+}
+
+/// Opens the log file anew. The old one is kept under a name with a time stamp, unless logs are only to be opened anew.
+pub fn rotate() -> io::Result<()> {
     let mut sink = logger().sink.lock();
     if let Sink::File { path, .. } = &*sink {
         let path = path.clone();
-        if rename && path.exists() {
+        if is_renamed() && path.exists() {
             set_aside(&path, &rotated_name(&path))?;
         }
         let file = OpenOptions::new().create(true).append(true).open(&path)?;

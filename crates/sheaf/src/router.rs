@@ -138,8 +138,7 @@ pub async fn live(
     }
     match Signals::listen() {
         Ok(signals) => {
-            let reopen = settings.log_rotate.as_deref() == Some("reopen");
-            tokio::spawn(signals.serve(router.front().clone(), reopen, async {}));
+            tokio::spawn(signals.serve(router.front().clone(), async {}));
         }
         Err(error) => {
             let attributes = sheaf_bson::doc! { "error": &error.to_string() };

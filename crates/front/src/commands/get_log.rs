@@ -124,12 +124,12 @@ impl<'a> Command<'a, Request<'a>> for LogRotate {
             bail!(Code::NO_SUCH_KEY, "Unknown log type: audit");
         }
         if self.server
-            && let Err(error) = crate::log::rotate(true)
+            && let Err(error) = crate::log::rotate()
         {
             bail!(Code::FILE_RENAME_FAILED, "Failed to rotate log: {error}");
         }
         if self.audit
-            && let Err(error) = op.front.rotate_audit(true)
+            && let Err(error) = op.front.rotate_audit()
         {
             bail!(Code::FILE_RENAME_FAILED, "Failed to rotate audit log: {error}");
         }

@@ -84,12 +84,26 @@ pub fn open_log(settings: &Settings) -> Result<(), String> {
         log::set_verbosity(level);
     }
     log::set_quiet(settings.quiet == Some(true));
+    log::set_reopening(reopens_logs(settings)?);
     let Some(path) = &settings.logpath else { return Ok(()) };
     if path.is_dir() {
         return Err(format!("logpath \"{}\" should name a file, not a directory.", path.display()));
     }
     let append = settings.logappend == Some(true) || std::env::var_os(RESTARTED).is_some();
     log::to_file(path, append).map_err(|error| format!("Failed to open \"{}\": {error}", path.display()))
+}
+
+/// Whether logs that are rotated are only opened anew. Errors: a text for the user.
+fn reopens_logs(settings: &Settings) -> Result<bool, String> {
+    match settings.log_rotate.as_deref() {
+        None | Some("rename") => Ok(false),
+        // Else a start would rename the file that somebody else looks after.
+        Some("reopen") if settings.logappend != Some(true) => {
+            Err("BadValue: logAppend must equal true if logRotate is set to reopen".to_owned())
+        }
+        Some("reopen") => Ok(true),
+        Some(other) => Err(format!("BadValue: unsupported value for logRotate {other}")),
+    }
 }
 
 /// How the front of a server is to be, whatever its role.
@@ -204,12 +218,28 @@ fn parsed(settings: &Settings) -> sheaf_bson::DocBuf {
         if let Some(path) = &settings.dbpath {
             doc.document("storage").append("dbPath", &path.display().to_string());
         }
-        if let Some(path) = &settings.logpath {
-            doc.document("systemLog")
-                .append("destination", "file")
-                .append("path", &path.display().to_string());
-        }
+        write_log(settings, doc);
     })
+}
+
+/// Adds `systemLog` to what `getCmdLineOpts` shows.
+fn write_log(settings: &Settings, doc: &mut sheaf_bson::DocWriter<'_, Vec<u8>>) {
+    if settings.logpath.is_none() && settings.logappend.is_none() && settings.log_rotate.is_none() {
+        return;
+    }
+    let mut log = doc.document("systemLog");
+    if settings.logpath.is_some() {
+        log.append("destination", "file");
+    }
+    if let Some(append) = settings.logappend {
+        log.append("logAppend", append);
+    }
+    if let Some(rotate) = &settings.log_rotate {
+        log.append("logRotate", rotate);
+    }
+    if let Some(path) = &settings.logpath {
+        log.append("path", &path.display().to_string());
+    }
 }
 
 /// Says in the log why the server ends.

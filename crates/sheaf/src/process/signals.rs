@@ -26,17 +26,17 @@ impl Signals {
     }
 
     /// Serves signals until the server ends; `before` is what it does first when it is told to.
-    pub async fn serve(mut self, front: Arc<Front>, reopen: bool, before: impl Future<Output = ()>) {
+    pub async fn serve(mut self, front: Arc<Front>, before: impl Future<Output = ()>) {
         loop {
             let (number, called) = tokio::select! {
                 _ = self.term.recv() => (15, "Terminated"),
                 _ = self.int.recv() => (2, "Interrupt"),
                 _ = self.hangup.recv() => (1, "Hangup"),
                 _ = self.rotate.recv() => {
-                    if let Err(error) = log::rotate(!reopen) {
+                    if let Err(error) = log::rotate() {
                         eprintln!("cannot rotate the log: {error}");
                     }
-                    if let Err(error) = tokio::task::block_in_place(|| front.rotate_audit(!reopen)) {
+                    if let Err(error) = tokio::task::block_in_place(|| front.rotate_audit()) {
                         eprintln!("cannot rotate the audit log: {error}");
                     }
                     continue;

@@ -57,7 +57,7 @@ async fn live(node: &Arc<Node>, settings: &Settings, process: Process) -> Result
     let tasks = begin_own_work(node);
     if process == Process::Own {
         // Before anybody is answered: whoever has talked to this server may end it in order.
-        listen_for_signals(node, settings);
+        listen_for_signals(node);
     }
     listeners.run(Arc::new(Mongod(node.clone()))).await;
     end(node, &engine, tasks).await
@@ -180,12 +180,11 @@ fn begin_own_work(node: &Arc<Node>) -> [JoinHandle<()>; 3] {
     ]
 }
 
-fn listen_for_signals(node: &Arc<Node>, settings: &Settings) {
+fn listen_for_signals(node: &Arc<Node>) {
     match Signals::listen() {
         Ok(signals) => {
-            let reopen = settings.log_rotate.as_deref() == Some("reopen");
             let (front, node) = (node.front().clone(), node.clone());
-            tokio::spawn(signals.serve(front, reopen, async move { hand_over(&node).await }));
+            tokio::spawn(signals.serve(front, async move { hand_over(&node).await }));
         }
         Err(error) => {
             let attributes = sheaf_bson::doc! { "error": &error.to_string() };

@@ -51,6 +51,8 @@ def what_is_done_through_a_router(client, path):
     ]:
         assert wanted in found, f"{wanted} is not in {found}"
     assert "startup" in [event["atype"] for event in events(path)]
+    # Routers warn as servers do.
+    assert '"id":22120' in str(client.admin.command("getLog", "startupWarnings")["log"])
 
 
 def what_shards_do(client, path):

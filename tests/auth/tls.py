@@ -1,6 +1,7 @@
 """TLS: who speaks it, who has to, who is known by a certificate, and what is refused."""
 
 import contextlib
+import json
 import os
 import pathlib
 import shutil
@@ -118,6 +119,21 @@ def modes():
                 assert told["1.3"] > 1 and told["1.2"] == 0 and set(told) == {"1.0", "1.1", "1.2", "1.3", "unknown"}, told
 
 
+def warnings():
+    """What is meant for a trial is told of at each start, where shells show it."""
+    def told(*flags):
+        with Server(args=certificates.flags("allowTLS", *flags)) as server, connect(server) as client:
+            lines = [json.loads(line) for line in client.admin.command("getLog", "startupWarnings")["log"]]
+        assert all(line["s"] == "W" for line in lines), lines
+        return {line["id"] for line in lines} & {22120, 22124, 22128, 22138}
+
+    always = {22138} if os.geteuid() == 0 else set()
+    with Certificates() as certificates:
+        assert told() == {22120, *always}
+        assert told("--tlsAllowInvalidCertificates") == {22120, 22124, *always}
+        assert told("--tlsAllowInvalidCertificates", "--tlsAllowInvalidHostnames") == {22120, 22124, 22128, *always}
+
+
 def speaks(server, context):
     try:
         with socket.create_connection(("127.0.0.1", server.port)) as wire:
@@ -225,4 +241,4 @@ def refused_flags():
             assert done.returncode == 2 and words in done.stderr, (flags, done)
 
 
-CHECKS = {"TLS flags": refused_flags, "TLS": modes, "TLS members' names": members_names, "TLS keys' passwords": passwords_of_keys}
+CHECKS = {"TLS flags": refused_flags, "TLS warnings": warnings, "TLS": modes, "TLS members' names": members_names, "TLS keys' passwords": passwords_of_keys}

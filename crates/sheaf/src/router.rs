@@ -19,7 +19,7 @@ use crate::process::background::{FORKED, background};
 use crate::process::security;
 use crate::process::signals::Signals;
 use crate::process::{
-    LAST_PATIENCE, bad_options, exit, fail, fatal, front_options, listen, open_log, runtimes,
+    LAST_PATIENCE, bad_options, exit, fail, fatal, front_options, listen, open_log, runtimes, warnings,
 };
 
 /// A router's clients wait for shards on threads of their own.
@@ -100,6 +100,7 @@ fn settings(flags: &RouterFlags) -> Result<(Settings, SetAddress), String> {
 async fn alone(router: &Arc<Router>, settings: &Settings, config: &SetAddress) -> Result<(), u8> {
     log::events::listen();
     log::events::listen_for_panics();
+    warnings::at_start(router.front(), settings);
     let listeners = listen(router.front())?;
     live(router, settings, config, listeners).await
 }

@@ -47,6 +47,12 @@ ids! {
     NOT_A_SHARD_SERVER = 22074;
     /// There is no access control.
     NO_ACCESS_CONTROL = 22120;
+    /// Clients' certificates may be anybody's.
+    INVALID_CERTIFICATES_TAKEN = 22124;
+    /// Certificates of servers that are dialled may be for other hosts.
+    HOST_NAMES_NOT_CHECKED = 22128;
+    /// The process may do everything on its machine.
+    RUN_BY_ROOT = 22138;
     /// The process may open few files.
     FEW_DESCRIPTORS = 22184;
     /// Writers are held back, and the commit point does not move.

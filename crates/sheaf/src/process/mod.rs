@@ -7,6 +7,7 @@ pub mod security;
 pub mod shell_json;
 pub mod signals;
 pub mod tls;
+pub mod warnings;
 
 use std::path::PathBuf;
 use std::process::ExitCode;

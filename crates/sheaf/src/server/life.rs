@@ -15,7 +15,7 @@ use tokio::task::JoinHandle;
 use crate::config::Settings;
 use crate::limits::{self, Descriptors};
 use crate::process::signals::Signals;
-use crate::process::{LAST_PATIENCE, exit, fatal, listen};
+use crate::process::{LAST_PATIENCE, exit, fatal, listen, warnings};
 
 /// Whose the process is that a server runs in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,7 +40,7 @@ async fn live(node: &Arc<Node>, settings: &Settings, process: Process) -> Result
     }
     announce(node);
     if process == Process::Own {
-        warn_about_host(node.front().access.enabled, settings.transition_to_auth == Some(true));
+        warnings::at_start(node.front(), settings);
     }
     // The port first: a second server on it must not get as far as the data.
     let listeners = listen(node.front())?;
@@ -252,31 +252,6 @@ fn stop_engine(node: &Node, engine: &Engine) -> Result<(), String> {
 
 fn no_last_flush(text: &str, attributes: sheaf_bson::DocBuf) {
     log::warning("STORAGE", log::ids::NO_LAST_FLUSH, "SignalHandler", text, Some(attributes));
-}
-
-/// What is to be known about the machine and about who may come in.
-pub fn warn_about_host(access_control: bool, is_in_transition: bool) {
-    if let Some(files) = limits::open_files().filter(|files| *files < 64_000) {
-        let attributes = sheaf_bson::doc! { "currentValue": files as i64, "recommendedMinimum": 64_000i64 };
-        log::warning(
-            "CONTROL",
-            log::ids::FEW_DESCRIPTORS,
-            "initandlisten",
-            "Soft rlimits for open file descriptors too low",
-            Some(attributes),
-        );
-    }
-    if access_control {
-        return;
-    }
-    log::warning(
-        "CONTROL",
-        log::ids::NO_ACCESS_CONTROL,
-        "initandlisten",
-        "Access control is not enabled for the database. Read and write access to data and configuration is unrestricted",
-        // Otherwise it is forgotten that it was to be for a while.
-        is_in_transition.then(|| sheaf_bson::doc! { "because": "transitionToAuth" }),
-    );
 }
 
 fn open_engine(node: &Arc<Node>, settings: &Settings) -> Result<Engine, String> {

@@ -23,7 +23,9 @@ use tokio::task::JoinSet;
 
 use self::folder::Layout;
 use crate::config::Settings;
-use crate::process::{LAST_PATIENCE, bad_options, exit, fail, fatal, front_options, listen, runtimes};
+use crate::process::{
+    LAST_PATIENCE, bad_options, exit, fail, fatal, front_options, listen, runtimes, warnings,
+};
 use crate::router;
 use crate::server::{data_folder, life, options};
 
@@ -107,10 +109,7 @@ impl Whole {
 
     /// Runs until a signal, the `shutdown` command or the end of a member. Errors: the exit code.
     async fn live(&self, routers: &Handle) -> Result<(), u8> {
-        life::warn_about_host(
-            self.router.front().access.enabled,
-            self.settings.transition_to_auth == Some(true),
-        );
+        warnings::at_start(self.router.front(), &self.settings);
         // The ports first: a second start must not get as far as the data. Who connects meanwhile waits.
         let listeners = listen(self.router.front())?;
         let mut members = JoinSet::new();

@@ -16,6 +16,9 @@ from sheaf_process import Server, find_binary
 
 PASSWORD = "pencil-7731"
 
+# The parameter of the cluster that says what is written down, and what it has besides its name and its time.
+AUDIT, FIELDS = "auditConfig", ("filter", "auditAuthorizationSuccess")
+
 # What must never be found in a log, wherever it was said.
 SECRETS = ["planted-chalk-7733", "planted-slate-7734", "planted-sponge-7735"]
 
@@ -153,6 +156,9 @@ def without_it_there_are_no_commands_of_it(server):
         for name in ("logApplicationMessage", "getAuditConfig", "setAuditConfig"):
             command_fails(59, client.admin, name, "x")
         command_fails(4, client.admin, "logRotate", "audit")
+        command_fails(4, client.admin, "getClusterParameter", AUDIT)
+        command_fails(4, client.admin, "setClusterParameter", {AUDIT: {"filter": {}, "auditAuthorizationSuccess": False}})
+        assert AUDIT not in str(client.admin.command("getClusterParameter", "*"))
 
 
 def bad_flags():
@@ -222,6 +228,7 @@ def changed_at_run_time():
                 client.lib.c.insert_one({})
                 client.lib.drop_collection("c")
                 assert [event["atype"] for event in events(path)[before:]] == ["createCollection"]
+                by_its_parameter(client, path)
             server.stop()
             server.start()
             with connect(server) as client:
@@ -229,6 +236,41 @@ def changed_at_run_time():
     with audited() as (server, _), connect(server) as client:
         command_fails(345, client.admin, "getAuditConfig")
         command_fails(345, client.admin, "setAuditConfig", filter={}, auditAuthorizationSuccess=False)
+        command_fails(345, client.admin, "setClusterParameter", {AUDIT: {"filter": {}, "auditAuthorizationSuccess": False}})
+    wanted = {"atype": "createIndex"}
+    flags = ["--auditFilter", json.dumps(wanted), "--setParameter", "auditAuthorizationSuccess=true"]
+    with audited(*flags) as (server, _), connect(server) as client:
+        # What the settings say.
+        (shown,) = client.admin.command("getClusterParameter", AUDIT)["clusterParameters"]
+        assert (shown["_id"], shown["filter"], shown["auditAuthorizationSuccess"]) == (AUDIT, wanted, True), shown
+
+
+def by_its_parameter(client, path):
+    """The same by the parameter of the cluster, which ends as it began."""
+    def parameter(name):
+        shown = client.admin.command("getClusterParameter", name)["clusterParameters"]
+        return next(each for each in shown if each["_id"] == AUDIT)
+
+    first = client.admin.command("getAuditConfig")
+    for name in (AUDIT, "*", [AUDIT]):
+        assert parameter(name).items() >= {key: first[key] for key in ("clusterParameterTime", *FIELDS)}.items()
+    for code, bad in [
+        (40414, {"filter": {}}), (2, {"filter": {}, "auditAuthorizationSuccess": False, "x": 1}),
+        (2, {"filter": {"atype": {"$nonesuch": 1}}, "auditAuthorizationSuccess": True}), (14, {"filter": 1, "auditAuthorizationSuccess": True}),
+    ]:
+        command_fails(code, client.admin, "setClusterParameter", {AUDIT: bad})
+    client.lib.create_collection("c")
+    before = len(events(path))
+    wanted = {"filter": {"atype": {"$in": ["auditConfigure", "dropCollection", "setClusterParameter"]}}, "auditAuthorizationSuccess": True}
+    client.admin.command("setClusterParameter", {AUDIT: wanted})
+    now = parameter(AUDIT)
+    assert {key: now[key] for key in FIELDS} == wanted and now["clusterParameterTime"] > first["clusterParameterTime"], now
+    client.lib.drop_collection("c")
+    told = [event for event in events(path)[before:] if event["atype"] != "getClusterParameter"]
+    assert [event["atype"] for event in told] == ["auditConfigure", "setClusterParameter", "dropCollection"], told
+    assert told[0]["param"]["config"]["filter"] == told[1]["param"]["updatedParameter"]["filter"] == wanted["filter"], told
+    client.admin.command("setClusterParameter", {AUDIT: {key: first[key] for key in FIELDS}})
+    assert client.admin.command("getAuditConfig")["filter"] == first["filter"]
 
 
 def a_full_disk():

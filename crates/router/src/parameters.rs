@@ -20,10 +20,20 @@ use crate::told::Told;
 
 /// `setClusterParameter`, `setQuerySettings`, `removeQuerySettings`: done by the config servers, then told to the shards.
 pub fn change<'a>(_: &mut Args<'a>, op: &Operation<'a>) -> Result<Reply> {
+    let audit = op.front.audit.as_ref().filter(|audit| audit.runtime);
+    let before = audit.map(|audit| audit.config());
     let reply = forward::to_config(op)?;
     // What was written just now is read, though perhaps not yet by a majority.
     let after = op.router.clock.now();
     op.blocking(|| op.router.take_over_parameters(after, &|| op.check_interrupt())).map_err(for_client)?;
+    let own = op.body().iter().next().and_then(|own| own.value().as_doc());
+    if let (Some(audit), Some(before), true) =
+        (audit, before, own.is_some_and(|own| own.get(AUDIT_CONFIG).is_some()))
+    {
+        note(op, "auditConfigure", Code::OK, || {
+            doc! { "previous": before.shown().as_raw(), "config": audit.config().shown().as_raw() }
+        });
+    }
     Ok(reply)
 }
 

@@ -32,6 +32,12 @@ pub fn options(settings: &Settings) -> Result<Option<AuditOptions>, String> {
     if asked.filter.is_some() && asked.runtime == Some(true) {
         return Err("BadValue: auditLog.filter cannot be used with auditLog.runtimeConfiguration".to_owned());
     }
+    if asked.runtime == Some(true)
+        && settings.parameters.iter().any(|(name, _)| name == "auditAuthorizationSuccess")
+    {
+        return Err("BadValue: auditAuthorizationSuccess cannot be used with auditLog.runtimeConfiguration"
+            .to_owned());
+    }
     let destination = match (destination, &asked.path, asked.format.as_deref()) {
         ("file", Some(path), Some(_)) => Destination::File(path.clone()),
         ("file", ..) => {
@@ -107,6 +113,8 @@ mod tests {
         assert!(of("auditLog.destination: file").unwrap_err().contains("are required"));
         assert!(of("auditLog.destination: paper").unwrap_err().contains("invalid"));
         assert!(of("auditLog.path: /a").unwrap_err().contains("without auditLog.destination"));
+        let both = "auditLog: {destination: console, runtimeConfiguration: true}\nsetParameter: {auditAuthorizationSuccess: true}";
+        assert!(of(both).unwrap_err().contains("auditAuthorizationSuccess"));
         assert!(of("auditLog: {destination: console, schema: OCSF}").unwrap_err().contains("OCSF"));
     }
 }

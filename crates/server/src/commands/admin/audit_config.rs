@@ -2,7 +2,7 @@
 
 use sheaf_bson::{DocBuf, RawDoc, Value, doc};
 use sheaf_errors::{Code, Result, bail};
-use sheaf_front::audit::noted::note;
+use sheaf_front::audit::noted::{note, room_of};
 use sheaf_front::audit::{Audit, AuditConfig};
 
 use super::cluster_parameter::parameters::{self, AUDIT_CONFIG};
@@ -75,25 +75,73 @@ impl<'a> Command<'a, Operation<'a>> for SetAuditConfig<'a> {
     }
 
     fn run(self, op: &Operation<'a>) -> Result<Reply> {
-        let first = configurable(op)?.config().shown();
-        let fields = doc! { "filter": self.filter, "auditAuthorizationSuccess": self.authorization_success };
-        let (mut config, mut before) = (DocBuf::new(), first.clone());
-        super::cluster_parameter::keep(op, Value::String(AUDIT_CONFIG), |time, old| {
-            config = AuditConfig::new(self.filter, self.authorization_success, time)?.shown();
-            // What this replaces, be it not yet what holds here.
-            before = old.map_or_else(|| first.clone(), without_id);
-            Ok(DocBuf::build(|out| {
-                out.append("_id", AUDIT_CONFIG)
-                    .append("clusterParameterTime", time)
-                    .append_all(fields.as_raw());
-            }))
-        })?;
-        note(op, "auditConfigure", Code::OK, || {
-            doc! { "previous": before.as_raw(), "config": config.as_raw() }
-        });
-        parameters::refresh(op.node());
+        keep(op, self.filter, self.authorization_success)?;
         Ok(Reply::ok())
     }
+}
+
+/// Keeps what is to be written down, and has it hold; gives the parameter as it was and as it is.
+///
+/// Errors: those of [`configurable`], of writing, and of a filter that is none.
+fn keep(op: &Operation<'_>, filter: RawDoc<'_>, authorization_success: bool) -> Result<(DocBuf, DocBuf)> {
+    let first = configurable(op)?.config().shown();
+    let fields = doc! { "filter": filter, "auditAuthorizationSuccess": authorization_success };
+    let (mut config, mut before) = (DocBuf::new(), first.clone());
+    super::cluster_parameter::keep(op, Value::String(AUDIT_CONFIG), |time, old| {
+        config = AuditConfig::new(filter, authorization_success, time)?.shown();
+        // What this replaces, be it not yet what holds here.
+        before = old.map_or_else(|| first.clone(), without_id);
+        Ok(DocBuf::build(|out| {
+            out.append("_id", AUDIT_CONFIG).append("clusterParameterTime", time).append_all(fields.as_raw());
+        }))
+    })?;
+    note(op, "auditConfigure", Code::OK, || {
+        doc! { "previous": before.as_raw(), "config": config.as_raw() }
+    });
+    parameters::refresh(op.node());
+    Ok((before, config))
+}
+
+/// `setClusterParameter: {auditConfig: {...}}`, whose fields were checked.
+///
+/// Errors: `NoSuchKey` without an audit log; those of `setAuditConfig`.
+pub fn change(op: &Operation<'_>, value: RawDoc<'_>) -> Result<()> {
+    let Some(audit) = &op.request.front.audit else { return super::cluster_parameter::unknown(AUDIT_CONFIG) };
+    let filter = value.get("filter").and_then(|filter| filter.as_doc()).unwrap_or(RawDoc::EMPTY);
+    let successes = value.get("auditAuthorizationSuccess").is_some_and(|flag| flag.truthy());
+    // There are two events of it.
+    room_of(op, audit.config().shown().as_bytes().len() + value.as_bytes().len())?;
+    let (before, after) = keep(op, filter, successes)?;
+    note(op, "setClusterParameter", Code::OK, || {
+        let (before, after) = (with_id(before.as_raw()), with_id(after.as_raw()));
+        doc! { "originalParameter": before.as_raw(), "updatedParameter": after.as_raw() }
+    });
+    Ok(())
+}
+
+/// The parameter as `getClusterParameter` shows it: what holds here, be it what the settings say. `None` without an audit log.
+pub fn parameter(op: &Operation<'_>) -> Option<DocBuf> {
+    let front = &op.request.front;
+    let audit = front.audit.as_ref()?;
+    let config = audit.config().shown();
+    if audit.runtime || !front.parameters.bool("auditAuthorizationSuccess") {
+        return Some(with_id(config.as_raw()));
+    }
+    Some(DocBuf::build(|out| {
+        out.append("_id", AUDIT_CONFIG);
+        for field in config.as_raw().iter() {
+            match field.key() {
+                "auditAuthorizationSuccess" => _ = out.append(field.key(), true),
+                _ => _ = out.append_element(field),
+            }
+        }
+    }))
+}
+
+fn with_id(config: RawDoc<'_>) -> DocBuf {
+    DocBuf::build(|out| {
+        out.append("_id", AUDIT_CONFIG).append_all(config);
+    })
 }
 
 /// `{getAuditConfig: 1}`.

@@ -7,10 +7,11 @@ use sheaf_front::audit::noted::note;
 
 use crate::args::Args;
 use crate::command::*;
+use crate::commands::admin::audit_config;
 use crate::commands::crud::writes::{collection_for_write, with_writer};
 use crate::op::Operation;
 use crate::reply::Reply;
-use parameters::Parameter;
+use parameters::{AUDIT_CONFIG, Parameter};
 
 pub mod parameters;
 
@@ -71,6 +72,9 @@ impl<'a> Command<'a, Operation<'a>> for SetClusterParameter<'a> {
 
     fn run(self, op: &Operation<'a>) -> Result<Reply> {
         let name = self.known.name;
+        if name == AUDIT_CONFIG {
+            return audit_config::change(op, self.value).map(|()| Reply::ok());
+        }
         let before = self.known.value(&op.view()?).ok();
         let document = keep(op, Value::String(name), |time, _| {
             Ok(DocBuf::build(|out| {
@@ -137,13 +141,15 @@ pub fn keep_newer(op: &Operation<'_>, document: RawDoc<'_>) -> Result<()> {
     Ok(())
 }
 
-fn unknown<T>(name: &str) -> Result<T> {
+pub(super) fn unknown<T>(name: &str) -> Result<T> {
     bail!(Code::NO_SUCH_KEY, "Unknown server parameter: {name}")
 }
 
 /// `{getClusterParameter: "*"}`, or one name, or an array of names.
 pub struct GetClusterParameter {
     wanted: Vec<&'static Parameter>,
+    /// Whether whatever there is is asked for.
+    all: bool,
 }
 
 impl<'a> Command<'a, Operation<'a>> for GetClusterParameter {
@@ -176,9 +182,11 @@ impl<'a> Command<'a, Operation<'a>> for GetClusterParameter {
                 other.type_name()
             ),
         };
-        let wanted = match args.own_value() {
+        let own = args.own_value();
+        let all = own.as_str() == Some("*");
+        let wanted = match own {
             Value::Null | Value::Undefined => return Err(args.missing(Self::NAME)),
-            Value::String("*") => parameters::ALL.iter().collect(),
+            Value::String("*") => std::iter::once(&parameters::AUDIT).chain(&parameters::ALL).collect(),
             Value::Array(names) if names.is_empty() => {
                 bail!(
                     Code::BAD_VALUE,
@@ -190,13 +198,23 @@ impl<'a> Command<'a, Operation<'a>> for GetClusterParameter {
         };
         // One of the commands of which MongoDB does not check the fields.
         args.ignore_rest();
-        Ok(GetClusterParameter { wanted })
+        Ok(GetClusterParameter { wanted, all })
     }
 
     fn run(self, op: &Operation<'a>) -> Result<Reply> {
         let view = op.view()?;
-        let values: Vec<DocBuf> =
-            self.wanted.iter().map(|parameter| parameter.value(&view)).collect::<Result<_>>()?;
+        let mut values = Vec::with_capacity(self.wanted.len());
+        for parameter in self.wanted {
+            if parameter.name != AUDIT_CONFIG {
+                values.push(parameter.value(&view)?);
+                continue;
+            }
+            match audit_config::parameter(op) {
+                Some(value) => values.push(value),
+                None if self.all => {}
+                None => return unknown(AUDIT_CONFIG),
+            }
+        }
         Ok(Reply::ok().with_array("clusterParameters", |list| {
             for value in &values {
                 list.push(value);

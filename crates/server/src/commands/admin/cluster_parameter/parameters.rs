@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use sheaf_bson::{DocBuf, RawDoc, Timestamp, Value, doc};
 use sheaf_errors::{Code, Error, Result, bail};
 use sheaf_exec::change_stream::{CLUSTER_PARAMETERS, OPTIONS_PARAMETER};
+use sheaf_front::audit::AuditConfig;
 use sheaf_storage::View;
 
 use crate::args::{Args, NonNegative};
@@ -21,11 +22,14 @@ pub struct Parameter {
     pub check: fn(RawDoc<'_>) -> Result<()>,
 }
 
-/// What the audit log writes down, which has commands of its own.
+/// What the audit log writes down, which has commands of its own, too.
 pub const AUDIT_CONFIG: &str = "auditConfig";
 
 /// How long reads may take that do not say it themselves.
 const MAX_TIME: &str = "defaultMaxTimeMS";
+
+/// What servers with an audit log have besides [`ALL`].
+pub static AUDIT: Parameter = Parameter { name: AUDIT_CONFIG, default: DocBuf::new, check: check_audit };
 
 /// The parameters that clients see, in the order of their names.
 pub static ALL: [Parameter; 3] = [
@@ -50,7 +54,7 @@ static HIDDEN: Parameter =
 ///
 /// Errors: `NoSuchKey`.
 pub fn find(name: &str) -> Result<&'static Parameter> {
-    match ALL.iter().chain([&HIDDEN]).find(|parameter| parameter.name == name) {
+    match ALL.iter().chain([&AUDIT, &HIDDEN]).find(|parameter| parameter.name == name) {
         Some(parameter) => Ok(parameter),
         None => super::unknown(name),
     }
@@ -101,6 +105,13 @@ pub fn refresh(node: &Node) {
 /// Unknown fields of a parameter are a bad value, as any other.
 fn known_only(args: &Args<'_>) -> Result<()> {
     args.finish().map_err(|error| Error::new(Code::BAD_VALUE, error.message().to_owned()))
+}
+
+fn check_audit(value: RawDoc<'_>) -> Result<()> {
+    let mut args = Args::of_part(AUDIT_CONFIG, value)?;
+    let (filter, successes) = (args.required("filter")?, args.required("auditAuthorizationSuccess")?);
+    known_only(&args)?;
+    AuditConfig::new(filter, successes, Timestamp(0)).map(drop)
 }
 
 fn check_max_time(value: RawDoc<'_>) -> Result<()> {

@@ -166,6 +166,8 @@ def another_key():
         wait_for("the stranger is named", lambda: "it does not prove that it has the key" in log_of(one))
         # Whoever has dialled it is told, too.
         wait_for("it is named where it was dialled", lambda: "it does not take the proof of the key" in log_of(one))
+        named = f'"host":"127.0.0.1:{open_one.port}","why":"it does not answer as one that has a key'
+        wait_for("one without a key is named, too", lambda: named in log_of(one))
         heard = lambda: {member["name"]: member.get("lastHeartbeatMessage") for member in root.admin.command("replSetGetStatus")["members"]}
         name = f"127.0.0.1:{stranger.port}"
         wait_for("its status says why", lambda: heard().get(name) == f"Error connecting to {name} :: caused by :: Authentication failed.")

@@ -161,8 +161,10 @@ def by_parameters():
         late = stack.enter_context(TlsServer(args=[*flags(late_file), "--tlsMode", "requireTLS", "--clusterAuthMode", "x509"]))
         stranger_file = certificates.signed("stranger", "/O=Sheaf/OU=others/CN=stranger")
         stranger = stack.enter_context(TlsServer(args=[*flags(stranger_file), "--tlsMode", "requireTLS", "--clusterAuthMode", "x509"]))
+        keyed = stack.enter_context(TlsServer(args=[*flags(late_file), "--tlsMode", "requireTLS", "--keyFile", keys.key]))
+        plain = stack.enter_context(TlsServer(args=["--replSet", "rs"]))
         with pymongo.MongoClient(uri(servers, "rs"), username="root", password=PASSWORD, **options(certificates)) as client:
-            for at, server in ((3, late), (4, stranger)):
+            for at, server in ((3, late), (4, stranger), (5, keyed), (6, plain)):
                 config = client.admin.command("replSetGetConfig")["config"]
                 config["version"] += 1
                 config["members"].append({"_id": at, "host": f"127.0.0.1:{server.port}", "priority": 0, "votes": 0})
@@ -172,6 +174,10 @@ def by_parameters():
             assert states()[4] not in ("SECONDARY", "RECOVERING", "STARTUP2"), states()
         told = lambda: any("its certificate is not one of a member" in server.log_path.read_text() for server in servers)
         wait_for("a word about the stranger", told, seconds=60)
+        # Each is named, whatever it is that keeps it apart.
+        for server, why in ((stranger, "its certificate is not"), (keyed, "it ends each link at once"), (plain, "there is no TLS with it")):
+            line = f'"host":"127.0.0.1:{server.port}","why":"{why}'
+            wait_for(line, lambda: any(line in other.log_path.read_text() for other in servers), seconds=120)
 
 
 def a_cluster():

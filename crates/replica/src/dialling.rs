@@ -13,8 +13,9 @@ use crate::Replica;
 use crate::errors::Lost;
 use crate::links::{Begun, Connected, Link, TOGETHER};
 use crate::protocol::{Hello, MAGIC, put};
-use crate::receiving::refuse_own;
+use crate::receiving::{name_own, refuse_own};
 use crate::secured::{self, Secrets};
+use crate::vain::{Stage, Vain};
 
 /// How long a connection may take to come about.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(2);
@@ -47,7 +48,8 @@ pub async fn dial(replica: Weak<Replica>, Begun { host, to, link }: Begun) {
 async fn run_for_a_while(replica: Weak<Replica>, host: Arc<str>, to: String, link: Arc<Link>) {
     let critical = Critical::enter("a link to one who is no member");
     let ended = {
-        let serving = serve(&replica, (&host, &to), &link);
+        let mut stage = Stage::default();
+        let serving = serve(&replica, (&host, &to), &link, &mut stage);
         tokio::pin!(serving);
         loop {
             tokio::select! {
@@ -82,13 +84,14 @@ async fn run_for_a_while(replica: Weak<Replica>, host: Arc<str>, to: String, lin
 async fn run(replica: Weak<Replica>, host: Arc<str>, to: String, link: Arc<Link>) {
     // A panic would leave the other member without a word from this one for as long as it runs.
     let _critical = Critical::enter("a link to another member");
-    let mut told: Option<Instant> = None;
+    let (mut told, mut vain): (Option<Instant>, _) = (None, Vain::default());
     loop {
         // A message that waits is the reason to connect.
         while link.is_empty() {
             link.work.notified().await;
         }
-        let ended = serve(&replica, (&host, &to), &link).await;
+        let mut stage = Stage::default();
+        let ended = serve(&replica, (&host, &to), &link, &mut stage).await;
         link.end();
         let Some(replica) = replica.upgrade() else { return };
         if let Err(error) = ended {
@@ -97,6 +100,9 @@ async fn run(replica: Weak<Replica>, host: Arc<str>, to: String, link: Arc<Link>
                 told = Some(Instant::now());
             }
             tracing::debug!(host = &*host, %error, "a link to a member ended");
+            if let Some(why) = vain.ended(&stage, &error, Instant::now()) {
+                name_own(&host, &why);
+            }
             if Lost::by(&error) == Lost::Member {
                 replica.connection_lost(&host, error.kind() == io::ErrorKind::PermissionDenied);
             }
@@ -106,14 +112,21 @@ async fn run(replica: Weak<Replica>, host: Arc<str>, to: String, link: Arc<Link>
     }
 }
 
-async fn serve(replica: &Weak<Replica>, (host, to): (&str, &str), link: &Link) -> io::Result<()> {
+async fn serve(
+    replica: &Weak<Replica>,
+    (host, to): (&str, &str),
+    link: &Link,
+    stage: &mut Stage,
+) -> io::Result<()> {
     let socket = dial_async(to, CONNECT_PATIENCE, UNANSWERED).await?;
     let Some(secrets) = replica.upgrade().map(|replica| Secrets::of(&replica.front)) else { return Ok(()) };
     // Where others may prove nothing yet, each way is tried in its turn.
     let ways: Vec<_> = secrets.to_dial_with().collect();
     let way = ways[link.dialled.fetch_add(1, Ordering::Relaxed) % ways.len()];
+    *stage = if secrets.tls().is_some() { Stage::Encrypting } else { Stage::Proving };
     let proving = async {
         let mut stream = Wire::connect(socket, secrets.tls(), host, PROOF_PATIENCE).await?;
+        *stage = Stage::Proving;
         let session = secured::dial(&mut stream, way, MAGIC).await?;
         Ok((stream.into_parts(), session))
     };
@@ -124,6 +137,7 @@ async fn serve(replica: &Weak<Replica>, (host, to): (&str, &str), link: &Link) -
             refuse_own(&replica, to, &error.to_string());
         }
     })?;
+    *stage = Stage::Linked(Instant::now());
     let stream = Arc::new(socket);
     let host = Arc::from(replica.own_address());
     let hello = Hello::Link { set: replica.set_name().to_owned(), host, nonce: link.nonce };

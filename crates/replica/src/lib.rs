@@ -35,6 +35,7 @@ mod secured;
 mod sequencer;
 mod state;
 mod strangers;
+mod vain;
 
 pub use errors::not_yet_initialized;
 pub use process::spawn;

@@ -104,10 +104,15 @@ pub(super) fn refuse_own(replica: &Replica, host: &str, why: &str) {
 
 fn name(replica: &Replica, by: Side, host: &str, why: &str) {
     if replica.confirmations.is_to_be_named(by) {
-        let attributes = sheaf_bson::doc! { "host": host, "why": why };
-        let text = "A link of a member is refused";
-        sheaf_front::log::warning("REPL", ids::LINK_REFUSED, "listener", text, Some(attributes));
+        name_own(host, why);
     }
+}
+
+/// The same of one that is not named often.
+pub(super) fn name_own(host: &str, why: &str) {
+    let attributes = sheaf_bson::doc! { "host": host, "why": why };
+    let text = "A link of a member is refused";
+    sheaf_front::log::warning("REPL", ids::LINK_REFUSED, "listener", text, Some(attributes));
 }
 
 fn bad(what: &str) -> io::Error {

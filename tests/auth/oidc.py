@@ -369,6 +369,10 @@ def parameters(server, issuer, root):
     root.admin.command("setParameter", 1, oidcIdentityProviders=[other, *told])
     token = issuer.token(issuer.foreign, iss="https://idp.example")
     assert one_step(server, token)["authenticatedUsers"] == [{"user": "file/ann", "db": "$external"}]
+    # Which one it is that cannot be read is told.
+    for break_it in (lambda: keys.write_text("x"), keys.unlink):
+        break_it()
+        command_fails(96, root.admin, "oidcRefreshKeys", 1, identityProviders=["https://idp.example"], words=str(keys))
     root.admin.command("setParameter", 1, oidcIdentityProviders=told)
     fails(18, lambda: one_step(server, token))
 

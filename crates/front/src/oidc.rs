@@ -134,7 +134,11 @@ impl Oidc {
 
     /// Reads an issuer's keys. Where that fails, those that were known go on to be.
     fn read(&self, provider: &Provider) -> std::result::Result<(), String> {
-        let read = fetch::key_set(provider).and_then(|text| KeySet::parse(&text));
+        let of_file = |why: String| match &provider.file {
+            Some(path) => format!("{}: {why}", path.display()),
+            None => why,
+        };
+        let read = fetch::key_set(provider).and_then(|text| KeySet::parse(&text).map_err(of_file));
         let mut kept = self.kept.write();
         if !self.providers().iter().any(|now| now.issuer == provider.issuer && now.file == provider.file) {
             return Err(format!("{}: it has been taken away meanwhile", provider.issuer));

@@ -132,6 +132,11 @@ def warnings():
         assert told() == {22120, *always}
         assert told("--tlsAllowInvalidCertificates") == {22120, 22124, *always}
         assert told("--tlsAllowInvalidCertificates", "--tlsAllowInvalidHostnames") == {22120, 22124, 22128, *always}
+        # No other member would take it, and this one says so.
+        for authority, doubted in ((certificates.ca, False), (certificates.authority("other"), True)):
+            flags = ["--tlsCertificateKeyFile", certificates.server, "--tlsCAFile", authority, "--replSet", "rs"]
+            with Server(args=["--tlsMode", "preferTLS", "--clusterAuthMode", "x509", *flags]) as server:
+                assert ('"id":99000081' in server.log_path.read_text()) == doubted
 
 
 def speaks(server, context):

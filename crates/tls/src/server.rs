@@ -34,6 +34,8 @@ struct Read {
     shown: Option<Certified>,
     /// What members' subjects have.
     members: Vec<ClusterName>,
+    /// Why members that have the same files do not take the certificate that they are shown.
+    doubt: Option<String>,
 }
 
 /// What a server's own certificate says.
@@ -103,6 +105,11 @@ impl Tls {
     /// Whom the certificate names that other servers are shown.
     pub fn shown_to_members(&self) -> Option<String> {
         self.all_own().pop().map(|shown| shown.subject)
+    }
+
+    /// Why members that have the same authorities and lists do not take the certificate that this server shows them; `None` if they do.
+    pub fn doubt_of_members(&self) -> Option<String> {
+        self.read.read().doubt.clone()
     }
 
     /// Whether these certificates are a member's of this deployment.
@@ -175,6 +182,13 @@ fn read(options: &TlsOptions) -> Result<Read, String> {
             options.identity.file.display()
         ));
     }
+    let of_members = match &options.cluster_identity {
+        Some(identity) => Some(files::identity(identity)?.0),
+        None => None,
+    };
+    let to_members = of_members.as_ref().unwrap_or(&certificates);
+    let doubt = strict.verify_client_cert(&to_members[0], &to_members[1..], UnixTime::now()).err();
+    let doubt = doubt.map(|error| error.to_string());
     let mut config = ServerConfig::builder_with_provider(provider)
         .with_protocol_versions(&files::versions(&options.disabled_protocols)?)
         .map_err(failed)?
@@ -184,11 +198,8 @@ fn read(options: &TlsOptions) -> Result<Read, String> {
     // Who comes again proves nothing anew: one round trip.
     config.ticketer = rustls::crypto::ring::Ticketer::new().map_err(failed)?;
     let members = members(options, &own.subject)?;
-    let shown = match &options.cluster_identity {
-        Some(identity) => Some(certified(&files::identity(identity)?.0[0])),
-        None => None,
-    };
-    Ok(Read { config: Arc::new(config), strict, own, shown, members })
+    let shown = of_members.map(|shown| certified(&shown[0]));
+    Ok(Read { config: Arc::new(config), strict, own, shown, members, doubt })
 }
 
 /// What members' subjects have, of which this server's is one.

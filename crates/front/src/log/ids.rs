@@ -15,6 +15,8 @@ ids! {
     AUTHENTICATED = 5286306;
     /// The keys of an identity provider cannot be read.
     KEYS_NOT_READ = 99_000_080;
+    /// Members will not take this one's certificate.
+    CERTIFICATE_DOUBTED = 99_000_081;
     /// A client has not proved who it is.
     NOT_AUTHENTICATED = 5286307;
     /// Certificates were read anew.

@@ -31,6 +31,13 @@ pub fn at_start(front: &Front, settings: &Settings) {
         let text = "This server will not perform X.509 hostname validation. This may allow your server to make or accept connections to untrusted parties";
         warn(ids::HOST_NAMES_NOT_CHECKED, text, None);
     }
+    let by_certificate = front.options.cluster_auth_mode.sends_certificate();
+    if let Some(tls) = front.tls.as_ref().filter(|_| by_certificate)
+        && let Some(why) = tls.doubt_of_members()
+    {
+        let text = "This server's certificate is not taken by members that have the same authorities and revocations";
+        warn(ids::CERTIFICATE_DOUBTED, text, Some(doc! { "error": &why }));
+    }
     if rustix::process::geteuid().is_root() {
         let text = "You are running this process as the root user, which is not recommended";
         warn(ids::RUN_BY_ROOT, text, None);

@@ -87,6 +87,14 @@ def a_filter_for_all(first, paths):
     first.admin.command("logApplicationMessage", "hello")
     assert [event["atype"] for event in events(paths[0])[seen:]] == ["applicationMessage"]
     assert [event["param"]["config"]["filter"] for event in events(paths["config"], "auditConfigure")] == [wanted]
+    # By the parameter of the cluster it is the same.
+    again = {"filter": {"atype": "auditConfigure"}, "auditAuthorizationSuccess": False}
+    for value in (again, {"filter": wanted, "auditAuthorizationSuccess": False}):
+        first.admin.command("setClusterParameter", {"auditConfig": value})
+        (shown,) = first.admin.command("getClusterParameter", "auditConfig")["clusterParameters"]
+        assert shown["filter"] == value["filter"], shown
+        for path in (paths[0], paths["config"]):
+            assert events(path, "auditConfigure")[-1]["param"]["config"]["filter"] == value["filter"], path
 
 
 def routers():

@@ -155,6 +155,10 @@ pub fn shown<'a>(command: &str, body: RawDoc<'a>) -> Cow<'a, [u8]> {
     if command == "explain" {
         return shown_within(body);
     }
+    if command == "applyOps" {
+        let shown = with_shown_entries(body);
+        return Cow::Owned(without_credentials(shown.as_raw()).into_owned());
+    }
     match fields(command) {
         Fields::All => without_credentials(body),
         Fields::Only(known) => {
@@ -226,6 +230,38 @@ impl Holds {
 
 /// The fields of a privilege's resource.
 const RESOURCE: &[&str] = &["db", "collection", "system_buckets", "cluster", "anyResource"];
+
+/// The `applyOps` without the secrets of the commands that are its entries.
+fn with_shown_entries(body: RawDoc<'_>) -> DocBuf {
+    DocBuf::build(|doc| {
+        for field in body {
+            let Value::Array(entries) = field.value() else {
+                doc.append_element(field);
+                continue;
+            };
+            let mut out = doc.array(field.key());
+            for entry in entries.values() {
+                match entry {
+                    Value::Document(entry) => put_entry(entry, &mut out.document()),
+                    other => _ = out.push(other),
+                }
+            }
+        }
+    })
+}
+
+fn put_entry(entry: RawDoc<'_>, out: &mut DocWriter<'_, Vec<u8>>) {
+    for field in entry {
+        match (field.key(), field.value()) {
+            // Whatever kind of entry it says it is.
+            ("o", Value::Document(object)) => {
+                let name = object.iter().next().map_or("", |first| first.key());
+                out.append("o", RawDoc::new(&shown(name, object)));
+            }
+            _ => _ = out.append_element(field),
+        }
+    }
+}
 
 /// The command without the secrets of the one that stands in it.
 fn shown_within(body: RawDoc<'_>) -> Cow<'_, [u8]> {
@@ -301,7 +337,7 @@ fn put_without_credentials(doc: RawDoc<'_>, out: &mut DocWriter<'_, Vec<u8>>) {
 
 #[cfg(test)]
 mod tests {
-    use sheaf_bson::doc;
+    use sheaf_bson::{array, doc};
 
     use super::*;
 
@@ -355,6 +391,16 @@ mod tests {
 
     #[test]
     fn what_stands_where_it_cannot_be_is_hidden() {
+        let entry = |object: DocBuf| doc! { "op": "c", "ns": "admin.$cmd", "o": &object };
+        let list = |entry: DocBuf| {
+            let entries = array![&entry];
+            doc! { "applyOps": (Value::Array(entries.as_raw())) }
+        };
+        let creating = list(entry(doc! { "createUser": "u", "pwd": "secret" }));
+        let seen = list(entry(doc! { "createUser": "u", "pwd": "xxx" }));
+        assert_eq!(RawDoc::new(&shown("applyOps", creating.as_raw())), seen.as_raw());
+        let nested = list(entry(creating));
+        assert_eq!(RawDoc::new(&shown("applyOps", nested.as_raw())), list(entry(seen)).as_raw());
         hides(&doc! { "explain": { "creatUser": "u", "pwd": "secret" }, "verbosity": "seen" });
         hides(&doc! { "explain": { "pwd": "secret" }, "verbosity": "seen" });
         hides(&doc! { "explain": "secret", "verbosity": "seen" });

@@ -78,35 +78,68 @@ pub fn apply_diff(old: RawDoc<'_>, delta: RawDoc<'_>) -> DocBuf {
     DocBuf::from_bytes(bytes)
 }
 
-/// No array may be longer than this by a delta that a client gives: what is not there is filled up with nulls.
-const MAX_ARRAY: usize = 1_500_000;
+/// All arrays that a client's delta changes may have so many elements together: what is not there is filled up with nulls, and a
+/// document of 16 MiB has no room for more.
+const MAX_ELEMENTS: usize = 1_500_000;
 
-/// Whether a client's delta is one.
+/// Whether a client's delta is one: of known parts, each name once, no other `_id` and none less, and arrays that can be in a document.
 ///
 /// Errors: `FailedToParse`.
 pub(crate) fn check_delta(delta: RawDoc<'_>) -> Result<()> {
-    if is_array_delta(delta) {
-        return delta.iter().skip(1).try_for_each(check_array_field);
+    let is_of_id = |field: Element<'_>| match (field.key(), field.value()) {
+        ("s_id", _) => true,
+        ("d" | "i", Value::Document(fields)) => fields.element("_id").is_some(),
+        _ => false,
+    };
+    match delta.iter().find(|field| is_of_id(*field)) {
+        Some(field) => Err(no_delta(field)),
+        None => check_object_delta(delta, &mut 0),
     }
+}
+
+fn check_object_delta(delta: RawDoc<'_>, elements: &mut usize) -> Result<()> {
+    let mut names = HashSet::<&[u8], ahash::RandomState>::default();
     for field in delta.iter() {
-        let nested = field.key().starts_with('s');
-        match field.value() {
-            Value::Document(below) if nested => check_delta(below)?,
-            Value::Document(_) if matches!(field.key(), "d" | "u" | "i") => {}
+        match (field.key(), field.value()) {
+            ("d" | "u" | "i", Value::Document(fields)) => {
+                if let Some(twice) = fields.iter().find(|field| !names.insert(field.key_bytes())) {
+                    return Err(no_delta(twice));
+                }
+            }
+            (key, Value::Document(below)) if key.starts_with('s') => {
+                if !names.insert(&field.key_bytes()[1..]) {
+                    return Err(no_delta(field));
+                }
+                check_nested_delta(below, elements)?;
+            }
             _ => return Err(no_delta(field)),
         }
     }
     Ok(())
 }
 
-fn check_array_field(field: Element<'_>) -> Result<()> {
-    let index = field.key().get(1..).and_then(|digits| digits.parse::<usize>().ok());
-    let fits = index.is_some_and(|index| index < MAX_ARRAY);
-    match (field.key().as_bytes().first(), field.value()) {
-        (Some(b'l'), value) if field.key() == "l" && value.as_exact_i64().is_some_and(|n| n >= 0) => Ok(()),
-        (Some(b'u'), _) if fits => Ok(()),
-        (Some(b's'), Value::Document(below)) if fits => check_delta(below),
-        _ => Err(no_delta(field)),
+fn check_nested_delta(delta: RawDoc<'_>, elements: &mut usize) -> Result<()> {
+    if !is_array_delta(delta) {
+        return check_object_delta(delta, elements);
+    }
+    let mut length = 0;
+    for field in delta.iter().skip(1) {
+        let index = field.key().get(1..).and_then(|digits| digits.parse::<usize>().ok());
+        match (field.key().as_bytes().first(), index, field.value()) {
+            (Some(b'l'), None, value)
+                if field.key() == "l" && value.as_exact_i64().is_some_and(|length| length >= 0) => {}
+            (Some(b'u'), Some(index), _) => length = length.max(index),
+            (Some(b's'), Some(index), Value::Document(below)) => {
+                length = length.max(index);
+                check_nested_delta(below, elements)?;
+            }
+            _ => return Err(no_delta(field)),
+        }
+    }
+    *elements = elements.saturating_add(length);
+    match *elements < MAX_ELEMENTS {
+        true => Ok(()),
+        false => Err(Error::failed_to_parse(format!("a difference fills arrays with {elements} elements"))),
     }
 }
 
@@ -398,6 +431,13 @@ mod tests {
             doc! { "sa": { "a": true, "u": 1 } },
             doc! { "sa": { "a": true, "u1500000": 1 } },
             doc! { "sa": { "a": true, "s0": 1 } },
+            doc! { "sa": { "a": true, "u900000": 1 }, "sb": { "a": true, "u900000": 1 } },
+            doc! { "sa": { "a": true, "s900000": { "a": true, "u900000": 1 } } },
+            doc! { "i": { "_id": 1 } },
+            doc! { "d": { "_id": false } },
+            doc! { "s_id": { "u": { "a": 1 } } },
+            doc! { "u": { "n": 1 }, "i": { "n": 2 } },
+            doc! { "u": { "n": 1 }, "sn": { "u": { "a": 1 } } },
         ] {
             assert!(Update::of_delta(bad.as_raw()).is_err(), "{bad:?}");
         }

@@ -15,7 +15,7 @@ use sheaf_front::access::Rights;
 use sheaf_front::dispatch::authorize;
 use sheaf_query::update::Update;
 
-use crate::args::Args;
+use crate::args::{Args, check_db_name};
 use crate::command::*;
 use crate::commands::TABLE;
 use crate::commands::crud::query::{collated_cx, parse_filter};
@@ -153,6 +153,8 @@ fn apply_all(op: &Operation<'_>, entries: &[Entry<'_>], bypass: Bypass, done: &m
         {
             bail!(Code::INVALID_NAMESPACE, "invalid ns: {}", entry.namespace);
         }
+        // Commands within a command do not come by the door that looks at a request's database.
+        check_db_name(names::split(entry.namespace).0)?;
         match apply(op, entry, bypass) {
             Ok(well) => done.note(well),
             Err(error) => {
@@ -182,7 +184,7 @@ fn apply(op: &Operation<'_>, entry: &Entry<'_>, bypass: Bypass) -> Result<bool> 
                     Code::NAMESPACE_NOT_FOUND,
                     "cannot apply insert or update operation on a non-existent namespace {}: {}",
                     entry.namespace,
-                    sheaf_bson::document_text(entry.whole)
+                    entry.shown()
                 );
             }
             match entry.kind {

@@ -2,6 +2,7 @@
 
 use sheaf_bson::{DocBuf, RawDoc, Value};
 use sheaf_errors::{Code, Error, Result, bail};
+use sheaf_front::redact;
 use sheaf_storage::{Catalog, Uuid};
 
 use crate::commands::ddl::names;
@@ -94,6 +95,11 @@ impl<'a> Entry<'a> {
         Ok(Entry { whole, kind, namespace })
     }
 
+    /// An entry of a document as errors show it: without credentials.
+    pub fn shown(&self) -> String {
+        sheaf_bson::document_text(RawDoc::new(&redact::shown("insert", self.whole)))
+    }
+
     /// `o`.
     ///
     /// Errors: 40414, `TypeMismatch`.
@@ -116,7 +122,7 @@ impl<'a> Entry<'a> {
         match doc.get("_id") {
             Some(id) => Ok(id),
             None => {
-                let shown = sheaf_bson::document_text(self.whole);
+                let shown = self.shown();
                 bail!(Code::NO_SUCH_KEY, "Failed to apply {what} due to missing _id: {shown}")
             }
         }
@@ -211,7 +217,7 @@ impl<'a> Entry<'a> {
                 bail!(Code::COMMAND_NOT_SUPPORTED, "applyOps does not apply {name}")
             }
             name => {
-                let shown = sheaf_bson::document_text(object);
+                let shown = sheaf_bson::document_text(RawDoc::new(&redact::shown(name, object)));
                 bail!(Code::BAD_VALUE, "Unknown oplog entry command type: {name} Object field: {shown}")
             }
         })

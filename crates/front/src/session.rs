@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
-use sheaf_errors::{Code, Result, bail};
+use sheaf_errors::{Code, Error, Result};
 use sheaf_meter::{Part, Process};
 
 /// What an operation is to the transaction of its session, as its arguments say.
@@ -222,6 +222,10 @@ const PIECES: usize = 16;
 /// most make room for others.
 const SESSIONS_SHARE: u64 = 4;
 
+/// A user may have all sessions but for a part of this size, as a divisor: those that carry a transaction or numbers of writes make no room,
+/// and others are to get in beside somebody who makes as many as there may be.
+const OTHERS_PART: usize = 10;
+
 /// All sessions of a server.
 pub struct Sessions<S> {
     live: Mutex<Live<S>>,
@@ -261,10 +265,15 @@ impl<S: Carried> Sessions<S> {
             session.last_used.fetch_max(now, Ordering::Relaxed);
             return Ok(session.clone());
         }
+        let full =
+            || Error::new(Code::TOO_MANY_LOGICAL_SESSIONS, "Unable to add session into the cache".to_owned());
+        let own = live.owned.get(&id.uid).copied().unwrap_or(0);
+        // Those of nobody are all, where nobody logs in.
+        if id.uid.is_some() && own >= self.most - self.most / OTHERS_PART {
+            return Err(full());
+        }
         if live.sessions.len() >= self.most {
-            let Some(least) = live.least_needed(id.uid) else {
-                bail!(Code::TOO_MANY_LOGICAL_SESSIONS, "Unable to add session into the cache");
-            };
+            let least = live.least_needed(id.uid).ok_or_else(full)?;
             live.remove(least);
             self.bytes.change(session_bytes::<S>(), 0);
         }
@@ -460,6 +469,17 @@ mod tests {
         assert!(sessions.touch(of(3, 0), 1).is_ok() && sessions.count() == 8);
         assert_eq!(sessions.bytes(), 8 * session_bytes::<bool>());
         drop(used);
+    }
+
+    #[test]
+    fn nobody_takes_all_sessions_with_what_they_carry() {
+        let sessions = Sessions::<bool>::new(&Process::share_of(64 << 20), 20);
+        let of = |user: u8, n: u64| LogicalSessionId { uid: Some([user; 32]), ..id(n) };
+        let carrying = |user, n| sessions.touch(of(user, n), 0).map(|session| *session.state.lock() = true);
+        assert_eq!((0..20).filter(|n| carrying(1, *n).is_ok()).count(), 18);
+        // Those that are known go on, and others find room.
+        assert!(carrying(1, 0).is_ok() && carrying(2, 0).is_ok() && carrying(2, 1).is_ok());
+        assert!(carrying(2, 2).is_err());
     }
 
     #[test]

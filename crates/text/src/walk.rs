@@ -31,9 +31,78 @@ pub(crate) fn each_text<'d>(spec: &TextSpec, doc: RawDoc<'d>, visit: &mut Visit<
 fn language_of(spec: &TextSpec, doc: RawDoc<'_>, outer: Language) -> Result<Language> {
     match doc.get_or_missing(&spec.language_override) {
         Value::Missing => Ok(outer),
-        Value::String(name) => Language::named(name)
+        Value::String(name) => Language::named(name, spec.version())
             .map_err(|_| Error::location(17262, format!("language override unsupported: {name}"))),
         _ => bail!(17261, "found language override field in document with non-string type"),
+    }
+}
+
+/// Calls `visit` with each text of a document as an index of version 1 finds it: one language for all of it, no documents within
+/// arrays of its fields' ends, and below a wildcard weights by the last name of a path.
+pub(crate) fn each_text_of_old<'d>(
+    spec: &TextSpec,
+    doc: RawDoc<'d>,
+    visit: &mut Visit<'d, '_>,
+) -> Result<()> {
+    let language = match doc.get(&spec.language_override) {
+        Some(Value::String(name)) if !name.is_empty() => Language::named(name, spec.version())?,
+        _ => spec.default_language,
+    };
+    if spec.wildcard {
+        return all_texts(spec, doc, language, visit);
+    }
+    for (path, weight) in spec.weights() {
+        sheaf_meter::tick(1)?;
+        let (value, rest) = at_or_array(doc, path);
+        let mut text = |value: Value<'d>| match value {
+            Value::String(text) => visit(Text { text, language, weight }),
+            _ => Ok(()),
+        };
+        match value {
+            Value::Array(items) => {
+                for item in items.iter() {
+                    sheaf_meter::tick(1)?;
+                    text(match item.value() {
+                        Value::Document(inner) | Value::Array(inner) if !rest.is_empty() => {
+                            at_or_array(inner, rest).0
+                        }
+                        value => value,
+                    })?;
+                }
+            }
+            value => text(value)?,
+        }
+    }
+    Ok(())
+}
+
+fn all_texts<'d>(
+    spec: &TextSpec,
+    doc: RawDoc<'d>,
+    language: Language,
+    visit: &mut Visit<'d, '_>,
+) -> Result<()> {
+    for element in doc.iter().filter(|element| element.key() != spec.language_override) {
+        sheaf_meter::tick(1)?;
+        match element.value() {
+            Value::String(text) => {
+                visit(Text { text, language, weight: spec.weight(element.key()).unwrap_or(DEFAULT_WEIGHT) })?;
+            }
+            Value::Document(inner) | Value::Array(inner) => all_texts(spec, inner, language, visit)?,
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// What stands at the path, or the first array on the way, and what is left of the path there.
+fn at_or_array<'d, 'p>(doc: RawDoc<'d>, path: &'p str) -> (Value<'d>, &'p str) {
+    let (name, rest) = path.split_once('.').unwrap_or((path, ""));
+    match doc.get_or_missing(name) {
+        Value::Document(inner) if !rest.is_empty() => at_or_array(inner, rest),
+        array @ Value::Array(_) => (array, rest),
+        _ if !rest.is_empty() => (Value::Missing, ""),
+        value => (value, ""),
     }
 }
 

@@ -188,6 +188,29 @@ def silent_ones_make_room():
             connection.close()
 
 
+def guesses_of_others():
+    """Who was right lately is kept out by nobody who guesses from the same address, as himself or as whom he has made up."""
+    with Server(args=["--auth"]) as server, contextlib.ExitStack() as stack:
+        with connect(server) as client:
+            client.admin.command("createUser", "root", pwd=PASSWORD, roles=["root"])
+        Wire(server, "root", PASSWORD).socket.close()
+
+        def guess(user):
+            connection = stack.enter_context(wire(server))
+            about = {"driver": {"name": "guesses", "version": "1"}, "os": {"type": "any"}}
+            ask(connection, {"hello": 1, "client": about, "$db": "admin"})
+            begun = ask(connection, {**saslStart(), "payload": f"n,,n={user},r=abcdefghijklmnop".encode()})
+            nonce = dict(field.split(b"=", 1) for field in begun["payload"].split(b","))[b"r"]
+            # Nobody waits for the answer.
+            connection.sendall(message(saslContinue(begun, b"c=biws,r=" + nonce + b",p=" + b"A" * 43 + b"=")))
+
+        for user in [f"u{number % 70}" for number in range(300)] + ["root"] * 60:
+            guess(user)
+        for _ in range(3):
+            with Wire(server, "root", PASSWORD) as root:
+                assert root.call({"ping": 1, "$db": "admin"})["ok"] == 1
+
+
 def exempt_addresses():
     """Where all connections are taken, those still come whose address is named."""
     with tempfile.TemporaryDirectory(prefix="sheaf-exempt-") as folder, contextlib.ExitStack() as stack:

@@ -18,6 +18,7 @@ use crate::audit::noted;
 use crate::oidc::{ByToken, OIDC};
 use crate::params::Parameters;
 use crate::request::Request;
+use crate::strangers::guesses::{Guesser, Guesses};
 
 /// An answer to one of a client's messages.
 pub struct Answer {
@@ -126,8 +127,10 @@ pub fn go_on(request: &Request<'_>, id: i32, payload: &[u8]) -> Result<Answer> {
         Step::Proof(challenge) => {
             waits_for_its_turn(request, mechanism, &user)?;
             let why = |error| why_wrong(&conversation, error);
-            let proof =
-                challenge.verify(payload).map_err(|error| refuse(request, mechanism, &user, &why(error)))?;
+            let proof = challenge.verify(payload).map_err(|error| {
+                was_a_guess(request, &user);
+                refuse(request, mechanism, &user, &why(error))
+            })?;
             still_the_same(request, &conversation)?;
             if conversation.skip_empty {
                 log_in(request, mechanism, &user, None)?;
@@ -180,28 +183,47 @@ fn why_wrong(conversation: &Conversation, error: Error) -> Error {
     }
 }
 
+/// Tells the guesses of the server who gives a proof; nothing, if the address is none that could be slowed.
+fn with_guesser<T>(
+    request: &Request<'_>,
+    user: &UserName,
+    tell: impl FnOnce(&Guesses, &Guesser<'_>) -> T,
+) -> Option<T> {
+    let from = request.client.remote?.ip();
+    let user = user.to_string();
+    let shake = request.client.handshake.lock();
+    let client = shake.metadata.as_ref().map_or(&[][..], |metadata| metadata.as_bytes());
+    Some(tell(&request.front.strangers.guesses, &Guesser { from, user: &user, client }))
+}
+
 /// Holds back the answer to a proof, whatever it is, where many before it were wrong.
 ///
 /// Errors: `AuthenticationFailed`, if so many wait already that it is not looked at.
 fn waits_for_its_turn(request: &Request<'_>, mechanism: &str, user: &UserName) -> Result<()> {
-    let Some(remote) = request.client.remote else { return Ok(()) };
-    match request.front.strangers.takes_turn(remote.ip().to_canonical(), &user.to_string()) {
-        Some(wait) => {
+    match with_guesser(request, user, Guesses::takes_turn) {
+        None => Ok(()),
+        Some(Some(wait)) => {
             request.client.delay.store(wait.as_millis() as u64, Ordering::Relaxed);
             Ok(())
         }
-        None => {
+        Some(None) => {
+            was_a_guess(request, user);
             let why = "many proofs from this address were wrong, and too many wait for their answer";
             Err(refuse(request, mechanism, user, &Error::new(Code::AUTHENTICATION_FAILED, why)))
         }
     }
 }
 
+/// The proof was wrong, or there was no turn for it.
+fn was_a_guess(request: &Request<'_>, user: &UserName) {
+    if let Some(Some(held)) = with_guesser(request, user, Guesses::was_wrong) {
+        request.client.delay.store(held.as_millis() as u64, Ordering::Relaxed);
+    }
+}
+
 /// The proof was right: whoever comes next from there need not wait for it.
 fn was_no_guess(request: &Request<'_>, user: &UserName) {
-    if let Some(remote) = request.client.remote {
-        request.front.strangers.gives_turn_back(remote.ip().to_canonical(), &user.to_string());
-    }
+    with_guesser(request, user, Guesses::was_right);
 }
 
 /// Looks whether the user is still the one with whom the conversation began, with what it has proved.
@@ -435,7 +457,7 @@ fn refuse(request: &Request<'_>, mechanism: &str, user: &UserName, why: &Error) 
     );
     // Also where nothing can be written down.
     if let Some(remote) = request.client.remote {
-        let delay = request.front.strangers.failed(remote.ip().to_canonical());
+        let delay = request.front.strangers.guesses.failed(remote.ip());
         request.client.delay.fetch_add(delay.as_millis() as u64, Ordering::Relaxed);
     }
     let named = (user.user.as_str(), user.db.as_str());

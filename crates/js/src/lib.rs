@@ -6,8 +6,8 @@
 //! takes turns.
 //!
 //! - **Time.** The engine asks the operation's meter every few thousand steps, so `maxTimeMS`, `killOp` and a client that goes away end a function within
-//!   milliseconds, also in an endless loop; the function cannot catch that. Not so where each step is a call of a built-in function on much data, such as a
-//!   sort: the engine has no look within it, and counts it as one of the steps.
+//!   milliseconds, also in an endless loop; the function cannot catch that. Where each step is long (a sort, a comparison of long strings) the engine looks
+//!   late: then the operation ends without the function, which is left behind on its thread ([`worker`]).
 //! - **Memory.** A sandbox has a limit, which the operation's account has paid for. A call that runs out of it is made again with four times as much, as long as
 //!   the account has it and it is not above [`MAX_HEAP_BYTES`]. (A function that is called again must not mind: it can only see its own globals.)
 //! - **Values.** Documents and values become objects of JavaScript and back ([`to_js`], [`from_js`]). Numbers come back as doubles, but a field of a
@@ -21,10 +21,12 @@ mod source;
 #[cfg(test)]
 mod tests;
 mod to_js;
+mod worker;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 pub use sandbox::{Emitted, Function, Sandbox, Script};
+pub use worker::abandoned;
 
 /// A sandbox has at most so much memory, in bytes.
 pub const MAX_HEAP_BYTES: usize = 512 << 20;

@@ -11,7 +11,7 @@ use rquickjs::object::Property;
 use rquickjs::{
     CaughtError, Context, Ctx, Error as EngineError, Function as JsFunction, Object, Runtime, Value as Js,
 };
-use sheaf_bson::{CodeWithScope, Decimal128, OwnedValue, RawDoc, Value};
+use sheaf_bson::{CodeWithScope, Decimal128, DocBuf, OwnedValue, RawDoc, Value};
 use sheaf_errors::{Code, Error, Result};
 use sheaf_meter::Held;
 
@@ -19,6 +19,7 @@ use crate::MAX_HEAP_BYTES;
 use crate::from_js::{Failure, FromJs};
 use crate::source::{forms, is_function};
 use crate::to_js::ToJs;
+use crate::worker;
 
 /// What a sandbox may have at first; most never need more.
 const FIRST_HEAP_BYTES: usize = 8 << 20;
@@ -39,7 +40,8 @@ pub type Emitted = Vec<(OwnedValue, OwnedValue)>;
 
 /// A runtime of its own for a client's functions.
 pub struct Sandbox {
-    engine: Mutex<Engine>,
+    /// `None` when a function was left behind with it: then the operation has to end.
+    engine: Mutex<Option<Engine>>,
     shared: Arc<Shared>,
 }
 
@@ -87,46 +89,48 @@ impl Sandbox {
             }
         })));
         let context = Context::full(&runtime).map_err(no_engine)?;
-        context.with(|ctx| furnish(&ctx, &shared)).map_err(no_engine)?;
+        // Where the operation's time ends meanwhile, that is why there is none.
+        let ended = |error| shared.stopped.lock().take().unwrap_or_else(|| no_engine(error));
+        context.with(|ctx| furnish(&ctx, &shared)).map_err(ended)?;
         let engine = Engine { context, runtime, heap_bytes: FIRST_HEAP_BYTES, held, calls: 0, functions: 0 };
-        Ok(Arc::new(Sandbox { engine: Mutex::new(engine), shared }))
+        Ok(Arc::new(Sandbox { engine: Mutex::new(Some(engine)), shared }))
     }
 
     /// Adds a client's code.
     ///
     /// Errors: `JSInterpreterFailure` for what is no JavaScript; those of a function that is called.
     pub fn add(self: &Arc<Self>, code: &str) -> Result<Function> {
-        let mut engine = self.engine.lock();
         let [function, expression, statements] = forms(code);
         let mut tries = vec![expression, statements];
         if is_function(code) {
             tries.insert(0, function);
         }
-        let at = engine.functions;
-        self.until_it_fits(&mut engine, |engine| {
+        let at = self.on_a_thread(move |engine, shared| {
+            let at = engine.functions;
             engine.context.with(|ctx| {
                 let functions: Object<'_> = own(&ctx)
                     .and_then(|own| own.get("functions"))
-                    .map_err(|error| self.ended(&ctx, error))?;
+                    .map_err(|error| shared.ended(&ctx, error))?;
                 let mut refused = None;
                 for source in &tries {
                     let mut options = EvalOptions::default();
                     options.strict = false;
                     match ctx.eval_with_options::<Js<'_>, _>(source.as_str(), options) {
                         Ok(made) if made.is_function() => {
-                            return functions.set(at as u32, made).map_err(|error| self.ended(&ctx, error));
+                            return functions.set(at as u32, made).map_err(|error| shared.ended(&ctx, error));
                         }
                         Ok(_) => {}
-                        Err(error) => match self.ended(&ctx, error) {
+                        Err(error) => match shared.ended(&ctx, error) {
                             Ended::OutOfMemory => return Err(Ended::OutOfMemory),
                             Ended::Failed(error) => refused = Some(error),
                         },
                     }
                 }
                 Err(Ended::Failed(refused.unwrap_or_else(|| failure("the code is no function".to_owned()))))
-            })
+            })?;
+            engine.functions += 1;
+            Ok(at)
         })?;
-        engine.functions += 1;
         Ok(Function { sandbox: self.clone(), at })
     }
 
@@ -134,29 +138,30 @@ impl Sandbox {
     ///
     /// Errors: `ExceededMemoryLimit`; `JSInterpreterFailure` for code that is no JavaScript.
     pub fn set_global(&self, name: &str, value: Value<'_>) -> Result<()> {
-        let mut engine = self.engine.lock();
+        let name = name.to_owned();
         if let Value::JavaScript(code) | Value::CodeWithScope(CodeWithScope { code, .. }) = value
             && is_function(code)
         {
             let [source, ..] = forms(code);
-            return self.until_it_fits(&mut engine, |engine| {
+            return self.on_a_thread(move |engine, shared| {
                 engine.context.with(|ctx| {
                     let mut options = EvalOptions::default();
                     options.strict = false;
                     let made = ctx.eval_with_options::<Js<'_>, _>(source.as_str(), options);
-                    made.and_then(|made| ctx.globals().set(name, made))
-                        .map_err(|error| self.ended(&ctx, error))
+                    made.and_then(|made| ctx.globals().set(name.as_str(), made))
+                        .map_err(|error| shared.ended(&ctx, error))
                 })
             });
         }
-        self.until_it_fits(&mut engine, |engine| {
+        let value = OwnedValue::from(value);
+        self.on_a_thread(move |engine, shared| {
             engine.context.with(|ctx| {
                 let set = || {
                     let makers = own(&ctx)?;
-                    let made = ToJs { ctx: &ctx, makers: &makers, sources: None, call: 0 }.value(value)?;
-                    ctx.globals().set(name, made)
+                    let mut to = ToJs { ctx: &ctx, makers: &makers, sources: None, call: 0 };
+                    ctx.globals().set(name.as_str(), to.value(value.as_value())?)
                 };
-                set().map_err(|error| self.ended(&ctx, error))
+                set().map_err(|error| shared.ended(&ctx, error))
             })
         })
     }
@@ -166,15 +171,36 @@ impl Sandbox {
         std::mem::take(&mut self.shared.emitted.lock())
     }
 
+    /// Runs what runs clients' code where the operation can leave it behind.
+    fn on_a_thread<T: Send + 'static>(
+        &self,
+        attempt: impl Fn(&mut Engine, &Shared) -> std::result::Result<T, Ended> + Send + 'static,
+    ) -> Result<T> {
+        let mut place = self.engine.lock();
+        let Some(mut engine) = place.take() else {
+            sheaf_meter::check()?;
+            return Err(failure("the JavaScript engine is still at work for an earlier call".to_owned()));
+        };
+        let shared = self.shared.clone();
+        let (engine, outcome) = worker::run(move || {
+            let outcome = shared.until_it_fits(&mut engine, attempt);
+            (engine, outcome)
+        })?;
+        *place = Some(engine);
+        outcome
+    }
+}
+
+impl Shared {
     /// Tries with more and more memory.
     fn until_it_fits<T>(
         &self,
         engine: &mut Engine,
-        attempt: impl Fn(&mut Engine) -> std::result::Result<T, Ended>,
+        attempt: impl Fn(&mut Engine, &Shared) -> std::result::Result<T, Ended>,
     ) -> Result<T> {
-        let emitted = self.shared.emitted.lock().len();
+        let emitted = self.emitted.lock().len();
         loop {
-            match attempt(engine) {
+            match attempt(engine, self) {
                 Ok(value) => return Ok(value),
                 Err(Ended::Failed(error)) => return Err(error),
                 Err(Ended::OutOfMemory) if engine.heap_bytes * 4 > MAX_HEAP_BYTES => {
@@ -185,7 +211,7 @@ impl Sandbox {
                     engine.held.set(more as u64)?;
                     engine.runtime.set_memory_limit(more);
                     engine.heap_bytes = more;
-                    self.shared.emitted.lock().truncate(emitted);
+                    self.emitted.lock().truncate(emitted);
                 }
             }
         }
@@ -200,7 +226,7 @@ impl Sandbox {
 
     /// What an error of the engine means.
     fn ended(&self, ctx: &Ctx<'_>, error: EngineError) -> Ended {
-        if let Some(error) = self.shared.stopped.lock().take() {
+        if let Some(error) = self.stopped.lock().take() {
             ctx.catch();
             return Ended::Failed(error);
         }
@@ -285,9 +311,8 @@ impl Function {
     ///
     /// Errors: those of [`Function::call`].
     pub fn fold(&self, state: Value<'_>, calls: &[OwnedValue]) -> Result<OwnedValue> {
-        let sandbox = &self.sandbox;
-        let mut engine = sandbox.engine.lock();
-        sandbox.until_it_fits(&mut engine, |engine| {
+        let (first, calls, at) = (OwnedValue::from(state), calls.to_vec(), self.at);
+        self.sandbox.on_a_thread(move |engine, shared| {
             engine.calls = engine.calls.wrapping_add(1);
             let call = engine.calls;
             engine.context.with(|ctx| {
@@ -295,10 +320,10 @@ impl Function {
                 let mut attempt = || -> std::result::Result<OwnedValue, Failure> {
                     let makers = own(&ctx)?;
                     let function: JsFunction<'_> =
-                        makers.get::<_, Object<'_>>("functions")?.get(self.at as u32)?;
+                        makers.get::<_, Object<'_>>("functions")?.get(at as u32)?;
                     let mut to = ToJs { ctx: &ctx, makers: &makers, sources: Some(&mut sources), call };
-                    let mut state = to.value(state)?;
-                    for args in calls {
+                    let mut state = to.value(first.as_value())?;
+                    for args in &calls {
                         sheaf_meter::tick(20)?;
                         let args = args.as_value().as_array().unwrap_or(RawDoc::EMPTY);
                         let mut list = Args::new_unsized(ctx.clone());
@@ -310,7 +335,7 @@ impl Function {
                     }
                     FromJs { makers: &makers, sources: &sources, call }.owned(&state)
                 };
-                attempt().map_err(|failure| sandbox.failed(&ctx, failure))
+                attempt().map_err(|failure| shared.failed(&ctx, failure))
             })
         })
     }
@@ -322,17 +347,19 @@ impl Function {
         self.run(doc, &[], false, |_, value| Ok(truthy(&value)))
     }
 
-    fn run<T>(
+    fn run<T: Send + 'static>(
         &self,
         this: RawDoc<'_>,
         args: &[Value<'_>],
         hands_back: bool,
-        finish: impl for<'s, 'js> Fn(&FromJs<'s, 'js, '_>, Js<'js>) -> std::result::Result<T, Failure>,
+        finish: impl for<'s, 'js> Fn(&FromJs<'s, 'js, '_>, Js<'js>) -> std::result::Result<T, Failure>
+        + Send
+        + 'static,
     ) -> Result<T> {
-        let sandbox = &self.sandbox;
         sheaf_meter::tick(20)?;
-        let mut engine = sandbox.engine.lock();
-        sandbox.until_it_fits(&mut engine, |engine| {
+        let (this, at) = (DocBuf::from(this), self.at);
+        let args: Vec<OwnedValue> = args.iter().map(|arg| OwnedValue::from(*arg)).collect();
+        self.sandbox.on_a_thread(move |engine, shared| {
             engine.calls = engine.calls.wrapping_add(1);
             let call = engine.calls;
             engine.context.with(|ctx| {
@@ -345,20 +372,20 @@ impl Function {
                         sources: hands_back.then_some(&mut sources),
                         call,
                     };
-                    let this = to.document(this)?;
+                    let this = to.document(this.as_raw())?;
                     let mut list = Args::new(ctx.clone(), args.len());
-                    for arg in args {
-                        list.push_arg(to.value(*arg)?)?;
+                    for arg in &args {
+                        list.push_arg(to.value(arg.as_value())?)?;
                     }
                     if !hands_back {
                         ctx.globals().set("obj", this.clone())?;
                     }
                     list.this(this)?;
                     let functions: Object<'_> = makers.get("functions")?;
-                    let value = functions.get::<_, JsFunction<'_>>(self.at as u32)?.call_arg(list)?;
+                    let value = functions.get::<_, JsFunction<'_>>(at as u32)?.call_arg(list)?;
                     finish(&FromJs { makers: &makers, sources: &sources, call }, value)
                 };
-                attempt().map_err(|failure| sandbox.failed(&ctx, failure))
+                attempt().map_err(|failure| shared.failed(&ctx, failure))
             })
         })
     }

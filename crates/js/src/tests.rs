@@ -160,6 +160,28 @@ fn an_endless_loop_ends_with_its_operation() {
 }
 
 #[test]
+fn an_operation_does_not_wait_for_built_in_functions() {
+    let process = Process::new(64 << 20, 64 << 20);
+    let meter = Meter::background(&process);
+    // Each ends by itself after a minute or two, with a value; between two looks there are 10,000 calls.
+    for code in [
+        "const a = Array.from({length: 20000}, (_, i) => i); for (let i = 0; i < 5000; i++) a.sort(); return true",
+        "const s = 'a'.repeat(1000000); for (let i = 0; i < 9000; i++) s.lastIndexOf('b' + i); return true",
+    ] {
+        let script = Script::new(code).unwrap();
+        meter.set_deadline(Some(Instant::now() + Duration::from_millis(50)));
+        let _entered = sheaf_meter::enter(meter.clone());
+        let error = script.test(RawDoc::EMPTY).expect_err("time is over");
+        assert_eq!(error.code(), Code::MAX_TIME_MS_EXPIRED, "{code}: {error:?}");
+        // The next operation of the connection: the sandbox is gone, its function is not waited for.
+        meter.set_deadline(None);
+        let error = script.test(RawDoc::EMPTY).expect_err("it has no engine");
+        assert_eq!(error.code(), Code::JS_INTERPRETER_FAILURE, "{code}: {error:?}");
+        assert!(Script::new("true").unwrap().test(RawDoc::EMPTY).unwrap(), "others go on");
+    }
+}
+
+#[test]
 fn sleep_takes_its_time_and_one_number() {
     let began = Instant::now();
     assert!(

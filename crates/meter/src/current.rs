@@ -236,6 +236,44 @@ pub fn pause(time: Duration) -> Result<()> {
     }
 }
 
+/// Waits until `done`, for what another thread does in the operation's name: that one [unparks](std::thread::Thread::unpark)
+/// this one. It counts as this thread's work, which keeps its turn; where it takes long others take over its duties.
+///
+/// Errors: those of [`check`], as soon as the operation has to stop.
+pub fn wait_until(done: impl Fn() -> bool) -> Result<()> {
+    let Some(meter) = current() else {
+        while !done() {
+            std::thread::park();
+        }
+        return Ok(());
+    };
+    let began = Instant::now();
+    while !done() {
+        let waited = began.elapsed();
+        if waited >= SHORT {
+            return wait_long(&meter, done);
+        }
+        std::thread::park_timeout(SHORT - waited);
+    }
+    Ok(())
+}
+
+fn wait_long(meter: &Meter, done: impl Fn() -> bool) -> Result<()> {
+    let mut slice = SLICE.get();
+    let tell = slice.conduct.when_long.take();
+    SLICE.set(slice);
+    if let Some(tell) = tell {
+        tell();
+    }
+    let park = slice.conduct.takes_turns.unwrap_or(std::thread::park_timeout);
+    let _waits = meter.waits();
+    while !done() {
+        meter.check()?;
+        park(meter.left().map_or(LOOK, |time| LOOK.min(time)));
+    }
+    Ok(())
+}
+
 /// Takes memory from the operation's account and the process's. Outside any operation it counts nothing.
 ///
 /// Errors: `ExceededMemoryLimit`.

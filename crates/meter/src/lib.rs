@@ -7,7 +7,7 @@
 //! - [`tick`] is for tight loops: it counts, and asks [`check`] about every 13 microseconds of work;
 //! - [`tick_for`] is the same for work on bytes, and [`sort_by`] sorts so that it can be stopped;
 //! - where many long operations compute at once, those that [may](Conduct) take turns, in [`tick`];
-//! - [`pause`] waits without holding up others;
+//! - [`pause`] waits without holding up others; [`wait_until`] waits for another thread of the operation;
 //! - [`reserve`] takes memory from the operation's [`Account`] and from that of the [`Process`];
 //! - [`grow`] does so for the trees that parsers make, where they are large: [`growing`].
 //!
@@ -29,6 +29,7 @@ mod turns;
 pub use account::{Account, Held, Part, Process};
 pub use current::{
     Conduct, Entered, check, current, enter, enter_as, pause, reserve, shield, spill_bytes, tick, tick_for,
+    wait_until,
 };
 pub use meter::{Meter, Source};
 pub use pressure::{Marks, Pressure};

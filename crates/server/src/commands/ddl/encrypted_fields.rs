@@ -7,6 +7,7 @@ use sheaf_storage::Uuid;
 
 use crate::args::{Args, Array};
 
+mod domain;
 mod queries;
 
 /// Checks the description of a collection's encrypted fields.

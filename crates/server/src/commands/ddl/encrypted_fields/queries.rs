@@ -3,10 +3,14 @@
 use sheaf_bson::{RawDoc, Value};
 use sheaf_errors::{Code, Result, bail};
 
+use super::domain::Domain;
 use crate::args::Args;
 
 /// Most kinds of query that one field has.
 const KINDS_MAX: usize = 2;
+
+/// `contention` where none is given.
+const CONTENTION: i64 = 8;
 
 /// A kind of query with its settings.
 pub struct QueryType<'a> {
@@ -15,6 +19,8 @@ pub struct QueryType<'a> {
     max: Value<'a>,
     sparsity: Option<i64>,
     precision: Option<i64>,
+    trim: Option<i64>,
+    contention: Option<i64>,
     text: Text,
 }
 
@@ -71,8 +77,8 @@ impl<'a> QueryType<'a> {
                 "Enumeration value '{other}' for field 'create.encryptedFields.fields.queries.queryType' is not a valid value."
             ),
         };
-        whole(&mut args, "contention", 0, i64::MAX)?;
-        whole(&mut args, "trimFactor", 0, i64::from(i32::MAX))?;
+        let contention = whole(&mut args, "contention", 0, i64::MAX)?;
+        let trim = whole(&mut args, "trimFactor", 0, i64::from(i32::MAX))?;
         let sparsity = whole(&mut args, "sparsity", 1, 8)?;
         let precision = whole(&mut args, "precision", 0, i64::from(i32::MAX))?;
         let (min, max) = (bound(&mut args, "min")?, bound(&mut args, "max")?);
@@ -85,7 +91,7 @@ impl<'a> QueryType<'a> {
             diacritic_sensitive: args.optional("diacriticSensitive")?,
         };
         args.finish()?;
-        Ok(QueryType { kind, min, max, sparsity, precision, text })
+        Ok(QueryType { kind, min, max, sparsity, precision, trim, contention, text })
     }
 
     fn is_text(&self) -> bool {
@@ -148,7 +154,30 @@ pub fn check(kinds: &[QueryType<'_>], bson_type: Option<&str>) -> Result<()> {
         Kind::Equality => check_equality(query, bson_type),
         Kind::Range => check_range(query, bson_type),
         _ => check_text(query, bson_type),
-    })
+    })?;
+    if let [one, other] = kinds {
+        check_alike(one, other)?;
+    }
+    Ok(())
+}
+
+/// Two kinds of one field share the settings by which its words are made.
+fn check_alike(one: &QueryType<'_>, other: &QueryType<'_>) -> Result<()> {
+    let differ = [
+        (one.text.case_sensitive != other.text.case_sensitive, "caseSensitive", 9783409),
+        (one.text.diacritic_sensitive != other.text.diacritic_sensitive, "diacriticSensitive", 9783410),
+        (
+            one.contention.unwrap_or(CONTENTION) != other.contention.unwrap_or(CONTENTION),
+            "contention",
+            9783411,
+        ),
+    ];
+    match differ.iter().find(|(differ, ..)| *differ) {
+        Some((_, name, code)) => {
+            bail!(Code(*code), "{name} parameter must be the same for all query types of a field")
+        }
+        None => Ok(()),
+    }
 }
 
 fn check_equality(query: &QueryType<'_>, bson_type: &str) -> Result<()> {
@@ -170,6 +199,7 @@ fn check_equality(query: &QueryType<'_>, bson_type: &str) -> Result<()> {
         (query.sparsity.is_some(), "sparsity", 6775205),
         (!query.min.is_missing(), "min", 6775206),
         (!query.max.is_missing(), "max", 6775207),
+        (query.trim.is_some(), "trimFactor", 8574104),
     ];
     match given.iter().find(|(given, ..)| *given) {
         Some((_, name, code)) => {
@@ -184,10 +214,6 @@ fn check_range(query: &QueryType<'_>, bson_type: &str) -> Result<()> {
         bail!(6775201, "Type '{bson_type}' is not a supported range indexed type");
     }
     let (min, max) = (query.min, query.max);
-    let together = min.is_missing() == max.is_missing() && min.is_missing() == query.precision.is_none();
-    if matches!(bson_type, "double" | "decimal") && !together {
-        bail!(6967100, "Precision, min, and max must all be specified together for floating point fields");
-    }
     for (value, name, code) in [(min, "Min", 7018200), (max, "Max", 7018201)] {
         if !value.is_missing() && value.type_name() != bson_type {
             bail!(Code(code), "{name} should have the same type as the field.");
@@ -196,7 +222,20 @@ fn check_range(query: &QueryType<'_>, bson_type: &str) -> Result<()> {
     if !min.is_missing() && !max.is_missing() && sheaf_bson::compare(min, max).is_ge() {
         bail!(6720005, "Min must be less than max.");
     }
-    Ok(())
+    let together = min.is_missing() == max.is_missing() && min.is_missing() == query.precision.is_none();
+    let fractions = matches!(bson_type, "double" | "decimal");
+    if fractions && !together {
+        bail!(6967100, "Precision, min, and max must all be specified together for floating point fields");
+    }
+    let domain = Domain { bson_type, min, max, precision: query.precision };
+    if fractions {
+        domain.check_precision()?;
+    }
+    let Some(trim) = query.trim else { return Ok(()) };
+    if query.precision.is_some() && !fractions {
+        bail!(8574113, "Precision may only be set when type is double or decimal");
+    }
+    domain.check_trim(trim, query.sparsity)
 }
 
 fn check_text(query: &QueryType<'_>, bson_type: &str) -> Result<()> {
@@ -206,7 +245,6 @@ fn check_text(query: &QueryType<'_>, bson_type: &str) -> Result<()> {
     }
     let text = &query.text;
     let missing = [
-        (query.kind == Kind::Substring && text.longest.is_none(), "strMaxLength", 9783401),
         (text.query_min.is_none(), "strMinQueryLength", 9783402),
         (text.query_max.is_none(), "strMaxQueryLength", 9783403),
         (text.case_sensitive.is_none(), "caseSensitive", 9783404),
@@ -218,8 +256,13 @@ fn check_text(query: &QueryType<'_>, bson_type: &str) -> Result<()> {
     if text.query_min > text.query_max {
         bail!(9783406, "strMinQueryLength must be less than or equal to strMaxQueryLength");
     }
-    if text.longest.is_some() && text.query_max > text.longest {
-        bail!(9783407, "strMaxQueryLength must be less than or equal to strMaxLength");
+    if query.kind == Kind::Substring {
+        let Some(longest) = text.longest else {
+            bail!(9783407, "The field 'strMaxLength' is missing but required for text search");
+        };
+        if text.query_max > Some(longest) {
+            bail!(9783408, "strMaxQueryLength must be less than or equal to strMaxLength");
+        }
     }
     Ok(())
 }

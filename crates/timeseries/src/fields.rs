@@ -72,6 +72,13 @@ pub fn index_for_buckets(key: RawDoc<'_>, options: &TimeseriesOptions) -> Result
             out.append(&path, field.value());
             continue;
         }
+        if path == "$**" || path.ends_with(".$**") {
+            bail!(
+                Code::CANNOT_CREATE_INDEX,
+                "Wildcard indexes are not supported on time-series measurement fields: {}",
+                sheaf_bson::value_text(Value::Document(key))
+            );
+        }
         let Some(direction) = field.value().as_f64() else {
             bail!(
                 Code::BAD_VALUE,
@@ -123,5 +130,10 @@ mod tests {
             doc! { "meta.a": 1, "control.max.t": -1, "control.min.t": -1, "control.min.v": 1, "control.max.v": 1 }
         );
         assert_eq!(index_for_user(buckets.as_raw(), &options).unwrap(), key);
+        let code = |key: DocBuf| index_for_buckets(key.as_raw(), &options).map_err(|error| error.code());
+        assert_eq!(code(doc! { "m.$**": 1 }).unwrap(), doc! { "meta.$**": 1 });
+        for path in ["$**", "_id.$**", "v.$**"] {
+            assert_eq!(code(doc! { "m.a": 1, path: 1 }), Err(Code::CANNOT_CREATE_INDEX), "{path}");
+        }
     }
 }

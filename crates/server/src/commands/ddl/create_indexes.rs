@@ -4,9 +4,10 @@ use std::cell::{Cell, RefCell};
 
 use sheaf_bson::{DocBuf, RawDoc, Value};
 use sheaf_errors::{Code, Result, bail};
+use sheaf_exec::ddl::collection_options::with_changes;
 use sheaf_exec::ddl::index_spec::{self, Relation};
 use sheaf_storage::{Collection, CreateCollection, Uuid, Write};
-use sheaf_timeseries::{TimeseriesOptions, split_buckets};
+use sheaf_timeseries::{TimeseriesOptions, index_for_buckets, split_buckets};
 
 use super::names;
 use crate::args::{Args, Documents, Loose, safe_i64};
@@ -72,7 +73,7 @@ impl<'a> Command<'a, Operation<'a>> for CreateIndexes<'a> {
             bail!(Code::BAD_VALUE, "Standalones can't specify commitQuorum");
         }
         super::room::check_room(op, self.indexes.iter().map(|spec| spec.len()).sum())?;
-        let first = self.prepare_all(None)?;
+        let first = self.prepare_all(None, measured(op, &namespace)?.as_ref())?;
         names::check_uuid(op.view()?.catalog(), &namespace, self.uuid)?;
         let mut created = false;
         // The collection may be dropped between its creation and the build.
@@ -150,14 +151,47 @@ fn count_ready(collection: &Collection) -> usize {
     collection.counted_indexes().filter(|index| index.ready).count()
 }
 
+/// The options of a time series whose measurements are to have the indexes.
+fn measured(op: &Operation<'_>, namespace: &str) -> Result<Option<TimeseriesOptions>> {
+    let view = op.view()?;
+    let Some(collection) = view.collection(namespace) else { return Ok(None) };
+    measured_buckets(op, view.catalog(), collection).map(|_| options_of(collection)).transpose()
+}
+
+/// Checks and completes a specification of an index of measurements. One on their `_id` is checked as what it is to be
+/// on buckets: it is not the index on _id, and has a name of its own.
+fn prepare_measured(
+    spec: RawDoc<'_>,
+    collation: Option<RawDoc<'_>>,
+    options: &TimeseriesOptions,
+) -> Result<DocBuf> {
+    let key = spec.get_or_missing("key");
+    match key.as_doc() {
+        Some(fields) if fields.iter().map(|field| field.key()).eq(["_id"]) => {
+            let on_buckets = index_for_buckets(fields, options)?;
+            let checked = with_changes(spec, &[("key", Value::Document(on_buckets.as_raw()))]);
+            let prepared = index_spec::prepare(checked.as_raw(), collation)?;
+            Ok(with_changes(prepared.as_raw(), &[("key", key)]))
+        }
+        _ => index_spec::prepare(spec, collation),
+    }
+}
+
 impl CreateIndexes<'_> {
-    fn prepare_all(&self, collation: Option<RawDoc<'_>>) -> Result<Vec<DocBuf>> {
+    /// The specifications checked and completed; `timeseries` of measurements, whose `_id` is a field as others are.
+    fn prepare_all(
+        &self,
+        collation: Option<RawDoc<'_>>,
+        timeseries: Option<&TimeseriesOptions>,
+    ) -> Result<Vec<DocBuf>> {
         let prepare = |spec: RawDoc<'_>| {
             sheaf_meter::tick_for(spec.len())?;
-            if self.ignore_unknown {
-                return index_spec::prepare(index_spec::without_unknown(spec).as_raw(), collation);
+            let known = self.ignore_unknown.then(|| index_spec::without_unknown(spec));
+            let spec = known.as_ref().map_or(spec, DocBuf::as_raw);
+            match timeseries {
+                Some(options) => prepare_measured(spec, collation, options),
+                None => index_spec::prepare(spec, collation),
             }
-            index_spec::prepare(spec, collation)
         };
         self.indexes.iter().map(prepare).collect()
     }
@@ -219,7 +253,7 @@ impl CreateIndexes<'_> {
         timeseries: Option<&TimeseriesOptions>,
     ) -> Result<Vec<DocBuf>> {
         let collation = collection.options.as_raw().get("collation").and_then(|v| v.as_doc());
-        let mut specs = self.prepare_all(collation)?;
+        let mut specs = self.prepare_all(collation, timeseries)?;
         if let Some(options) = timeseries {
             specs = specs
                 .iter()

@@ -168,6 +168,45 @@ def another_place_of_measurements(cluster):
 
 
 @check
+def buckets_are_told_to_who_does_not_know_of_them(cluster):
+    """A router that takes measurements for a plain collection is corrected by the shard, whatever it was asked to do to them."""
+    def stats(db):
+        return db.command("collStats", "x")["timeseries"]["bucketCount"]
+
+    def validated(db):
+        return sum(each["nrecords"] for each in db.command("validate", "x")["raw"].values())
+
+    def indexes(db):
+        with cluster.shards[1].direct(0) as shard:
+            return {found["name"]: found for found in shard[db.name]["system.buckets.x"].list_indexes()}
+
+    def spans(db):
+        return entry_of(db.client, db.name)["timeseriesFields"]["granularity"]
+
+    minutes = {"granularity": "minutes"}
+    hide = {"keyPattern": {"v": 1}, "hidden": True}
+    with cluster.client() as client, cluster.client(1) as other:
+        for at, (run, is_done) in enumerate([
+            (lambda db: db.command("collMod", "x", timeseries=minutes), lambda db, _: spans(db) == "minutes"),
+            (lambda db: db.command("collMod", "x", index=hide), lambda db, _: indexes(db)["v_1"]["hidden"]),
+            (lambda db: db.x.create_index("w"), lambda db, _: "w_1" in indexes(db)),
+            (lambda db: db.x.drop_index("v_1"), lambda db, _: "v_1" not in indexes(db)),
+            (stats, lambda _, answered: answered > 0),
+            (validated, lambda _, answered: answered > 0),
+        ]):
+            name = f"measuredtold{at}"
+            client.admin.command("enableSharding", name, primaryShard="shard0")
+            x = client[name].create_collection("x", timeseries={"timeField": "t", "metaField": "m"})
+            x.create_index("v")
+            x.insert_many([{"t": minute(n), "m": n % 5, "v": n} for n in range(20)])
+            assert "v_1" in {found["name"] for found in other[name].x.list_indexes()}
+            client.admin.command("moveCollection", f"{name}.x", toShard="shard1")
+            answered = run(other[name])
+            assert is_done(client[name], answered), (at, answered)
+            client.drop_database(name)
+
+
+@check
 def zones_of_measurements(cluster):
     """Buckets reach beyond the time at which they begin: no zone ends at one."""
     with cluster.client() as client:

@@ -214,6 +214,31 @@ impl<'a> Operation<'a> {
         }
     }
 
+    /// [`check_open`](Operation::check_open), of a collection that the command may name by another name.
+    ///
+    /// Errors: those of it and of [`Operation::check_behind`].
+    pub(crate) fn check_changed(&self, collection: &Collection) -> Result<()> {
+        self.check_open(collection)?;
+        self.check_behind(collection)
+    }
+
+    /// Checks of the buckets behind the measurements that a command names that these are not sharded: its router would know them for what
+    /// they are, and would have named them.
+    ///
+    /// Errors: `StaleConfig`.
+    pub(crate) fn check_behind(&self, buckets: &Collection) -> Result<()> {
+        let Some(received) = self.any_version().filter(|_| !self.is_about(&buckets.namespace)) else {
+            return Ok(());
+        };
+        match self.placed(buckets)? {
+            Some(placed) => {
+                let why = "the buckets are sharded, and the router does not know it";
+                Err(self.stale(&buckets.namespace, received, Some(&placed), why))
+            }
+            None => Ok(()),
+        }
+    }
+
     /// The error for a request whose router has to look again where documents belong.
     pub(crate) fn stale(
         &self,

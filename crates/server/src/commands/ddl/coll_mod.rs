@@ -152,7 +152,7 @@ impl CollMod<'_> {
         let check = |now: &Collection| {
             names::check_uuid(&op.catalog(), namespace, self.uuid)?;
             names::refuse_view(now)?;
-            op.check_open(now)
+            op.check_changed(now)
         };
         let builds = unique.is_some();
         if let Some(wish) = self.index.as_ref().filter(|_| builds) {

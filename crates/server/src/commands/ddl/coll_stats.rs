@@ -88,6 +88,7 @@ impl<'a> Command<'a, Operation<'a>> for CollStats<'a> {
         let catalog = op.catalog();
         let collection = catalog.collection(&namespace);
         if let Some(buckets) = collection.and_then(|shown| measured_buckets(op, &catalog, shown)) {
+            op.check_behind(buckets)?;
             return Ok(Reply::ok().with("ns", &namespace).with_fields(|doc| {
                 stats::write_bucket_stats(doc, buckets, &op.node().open_buckets);
                 stats::write_storage_stats(doc, op.engine(), Some(buckets), 0, self.scale);

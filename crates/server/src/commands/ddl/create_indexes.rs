@@ -220,7 +220,7 @@ impl CreateIndexes<'_> {
             let wanted = |now: &Collection| {
                 names::check_uuid(&op.catalog(), &now.namespace, self.uuid)?;
                 names::refuse_view(now)?;
-                op.check_open(now)?;
+                op.check_changed(now)?;
                 let new = self.wanted(op, now, timeseries)?;
                 counts.set((count_ready(now), new.len()));
                 if op.front.audit.is_some() {

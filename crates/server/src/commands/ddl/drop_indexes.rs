@@ -99,7 +99,7 @@ impl<'a> DropIndexes<'a> {
         let choose = |now: &Collection| {
             names::check_uuid(&op.catalog(), &namespace, self.uuid)?;
             names::refuse_view(now)?;
-            op.check_open(now)?;
+            op.check_changed(now)?;
             were.set(now.counted_indexes().count() as i32);
             let chosen = self.choose(op, now)?;
             gone.replace(chosen.clone());

@@ -110,6 +110,7 @@ impl Validate<'_> {
             bail!(Code::NAMESPACE_NOT_FOUND, "Collection '{namespace}' does not exist to validate.");
         };
         if let Some(buckets) = buckets_of(&catalog, collection) {
+            op.check_behind(buckets)?;
             return self.check(op, &buckets.namespace);
         }
         if collection.is_view() {

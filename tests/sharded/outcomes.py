@@ -1,9 +1,14 @@
 """How transactions end, as their clients are told."""
 
+import threading
+
 import bson
+from pymongo.errors import ExecutionTimeout
+from pymongo.read_concern import ReadConcern
 from pymongo.write_concern import WriteConcern
 
 from checks import alone, check, refused
+from cluster import eventually
 
 
 @check
@@ -117,3 +122,64 @@ def collections_made_in_transactions(cluster):
                 refused(263, lambda: run(name, *steps))
                 assert name not in here.list_collection_names(), name
                 assert there.plants.count_documents({}) == before, name
+
+
+@alone(shards=1, members=3, routers=1)
+def transactions_of_a_primary_without_a_majority(cluster):
+    """Who has won an election takes transactions as it takes writes, before others have anything of its term; what needs them waits."""
+    members = cluster.shards[0]
+    with cluster.client() as client:
+        everywhere = WriteConcern(w=3, wtimeout=120000)
+        client.elected.get_collection("plants", write_concern=everywhere).insert_one({"_id": 0})
+        chosen = members.secondaries()[0]
+        others = [at for at in range(3) if at != chosen]
+        starved = []
+        try:
+            for at in others:
+                with members.direct(at) as member:
+                    member.admin.command("configureFailPoint", "stopReplProducer", mode="alwaysOn")
+                starved.append(at)
+            with members.direct(chosen) as shard:
+                def leads():
+                    shard.admin.command("replSetStepUp", check=False)
+                    return shard.admin.command("hello")["isWritablePrimary"]
+
+                eventually(leads, "it leads")
+                own = shard.elected.get_collection("plants", write_concern=WriteConcern(w=1))
+                own.insert_one({"_id": 1})
+                with shard.start_session() as session:
+                    with session.start_transaction(ReadConcern("local"), WriteConcern(w=1)):
+                        own.insert_one({"_id": 2}, session=session)
+                    with session.start_transaction(ReadConcern("local"), WriteConcern(w=1)):
+                        assert own.count_documents({}, session=session) == 3
+                time = shard.admin.command("ping")["operationTime"]
+
+                def snapshot(of, **more):
+                    concern = {"level": "snapshot", "atClusterTime": time}
+                    found = of.elected.command({"find": "plants", "readConcern": concern, **more})
+                    return len(found["cursor"]["firstBatch"])
+
+                try:
+                    snapshot(shard, maxTimeMS=500)
+                    raise AssertionError("a state that no majority has was shown")
+                except ExecutionTimeout:
+                    pass
+                seen = []
+
+                def read():
+                    with members.direct(chosen) as late:
+                        seen.append(snapshot(late))
+
+                reader = threading.Thread(target=read)
+                reader.start()
+                eventually(lambda: "snapshot" in str(list(shard.admin.aggregate([{"$currentOp": {}}]))), "it is read")
+                assert not seen, seen
+                while starved:
+                    with members.direct(starved.pop()) as member:
+                        member.admin.command("configureFailPoint", "stopReplProducer", mode="off")
+                reader.join()
+                assert seen == [3], seen
+        finally:
+            for at in starved:
+                with members.direct(at) as member:
+                    member.admin.command("configureFailPoint", "stopReplProducer", mode="off")

@@ -126,6 +126,11 @@ impl Shard {
         self.participant.is_leading()
     }
 
+    /// Whether requests will be answered here as soon as the log is applied.
+    pub fn is_taking_office(&self) -> bool {
+        self.to_lead.is_some()
+    }
+
     /// What the driver has to do.
     pub fn poll(&mut self) -> Vec<ShardEffect> {
         loop {

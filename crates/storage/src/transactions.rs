@@ -87,6 +87,12 @@ impl Engine {
         self.core().commits.transactions().listen(listener);
     }
 
+    /// Position of the newest commit, when whoever listens has been told of all records up to there. Waits for the pipeline.
+    pub fn last_told(&self) -> OpTime {
+        let _still = self.core().still();
+        self.last_applied()
+    }
+
     /// The transactions that were prepared here and not decided at this time. `None`: it is too old to be told.
     pub fn undecided_at(&self, time: Timestamp) -> Option<Vec<InDoubt>> {
         self.core().commits.transactions().undecided_at(time)

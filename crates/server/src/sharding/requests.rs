@@ -177,7 +177,7 @@ impl ShardServer {
         }
         let now = time_of(self.replica.cluster_time());
         let request = Request::CommitAlone { id: id.clone(), executed };
-        self.take_office();
+        self.lead();
         let told = self.tell(|machine, entrance| machine.request(entrance.number(), request, now));
         let mut effects = told.map_or_else(Vec::new, |((), effects)| effects);
         let own = |effect: &ShardEffect| {

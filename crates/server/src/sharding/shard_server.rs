@@ -241,7 +241,7 @@ impl ShardServer {
     }
 
     /// Tells the machine of an office that it does not know of. The core is asked, so whoever calls has not locked it.
-    pub(super) fn take_office(&self) {
+    fn take_office(&self) {
         let Some(term) = self.term() else { return };
         if self.state.lock().leading == Some(term) {
             return;
@@ -258,6 +258,23 @@ impl ShardServer {
         {
             let _ = self.work.send(deferred);
         }
+    }
+
+    /// Brings the machine into the office that this member has. Of entries without a record it hears when a majority has them, and members
+    /// that stay away would keep it waiting for those before its office; so it is told what is applied here. The pipeline is waited for.
+    pub(super) fn lead(&self) {
+        self.take_office();
+        let is_waiting = |machine: &Shard| machine.is_taking_office();
+        if !self.state.lock().machine.as_ref().is_some_and(is_waiting) {
+            return;
+        }
+        let OpTime { index, time, .. } = self.engine.last_told();
+        self.later(|machine| {
+            // Unless the office is lost, and what was applied perhaps taken back.
+            if machine.is_taking_office() {
+                machine.applied(index, time_of(Timestamp(time)), None);
+            }
+        });
     }
 
     /// Entries up to here are on a majority, and applied here; the listener was told of their records.
@@ -284,7 +301,7 @@ impl ShardServer {
         go_on: Interrupt<'_>,
         work: impl FnOnce(&mut Shard, &mut Entrance<'_>) -> T,
     ) -> Option<T> {
-        self.take_office();
+        self.lead();
         let (value, deferred) = self.tell(work)?;
         self.perform(deferred, go_on);
         Some(value)

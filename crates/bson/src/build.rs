@@ -51,6 +51,69 @@ impl Sink for bumpalo::collections::Vec<'_, u8> {
     }
 }
 
+/// Bytes of the longest value of a fixed length.
+const LONGEST_FIXED: usize = 16;
+
+/// Bytes of a name up to which an element's beginning is put together before it is written: each [`Sink::put`] looks for room and copies.
+const SHORT_NAME: usize = 30;
+
+/// The bytes of a value whose type has a fixed length, and that length.
+#[inline]
+fn fixed_bytes(value: &Value<'_>) -> Option<([u8; LONGEST_FIXED], usize)> {
+    let mut bytes = [0; LONGEST_FIXED];
+    let length = match value {
+        Value::MinKey | Value::MaxKey | Value::Null | Value::Undefined => 0,
+        Value::Int32(n) => {
+            bytes[..4].copy_from_slice(&n.to_le_bytes());
+            4
+        }
+        Value::Int64(n) | Value::DateTime(n) => {
+            bytes[..8].copy_from_slice(&n.to_le_bytes());
+            8
+        }
+        Value::Double(n) => {
+            bytes[..8].copy_from_slice(&n.to_le_bytes());
+            8
+        }
+        Value::Timestamp(t) => {
+            bytes[..8].copy_from_slice(&t.0.to_le_bytes());
+            8
+        }
+        Value::ObjectId(id) => {
+            bytes[..12].copy_from_slice(&id.0);
+            12
+        }
+        Value::Bool(b) => {
+            bytes[0] = u8::from(*b);
+            1
+        }
+        Value::Decimal128(n) => {
+            bytes = n.0;
+            16
+        }
+        _ => return None,
+    };
+    Some((bytes, length))
+}
+
+/// Writes an element's type and name, and the first `length` of these bytes, at once.
+#[inline]
+fn put_head<S: Sink>(out: &mut S, kind: u8, key: &[u8], then: [u8; LONGEST_FIXED], length: usize) {
+    debug_assert!(!key.contains(&0), "a field name with a NUL");
+    if key.len() <= SHORT_NAME {
+        let mut bytes = [0; SHORT_NAME + LONGEST_FIXED + 2];
+        bytes[0] = kind;
+        bytes[1..][..key.len()].copy_from_slice(key);
+        bytes[key.len() + 2..][..LONGEST_FIXED].copy_from_slice(&then);
+        out.put(&bytes[..key.len() + 2 + length]);
+    } else {
+        out.put(&[kind]);
+        out.put(key);
+        out.put(&[0]);
+        out.put(&then[..length]);
+    }
+}
+
 /// Writes the value's bytes (not its type or name).
 pub(crate) fn put_value<S: Sink>(out: &mut S, value: Value<'_>) {
     match value {
@@ -122,8 +185,7 @@ impl<'s, S: Sink> DocWriter<'s, S> {
     pub fn append<'v>(&mut self, key: &str, value: impl Into<Value<'v>>) -> &mut Self {
         let value = value.into();
         if !value.is_missing() {
-            self.head(value.kind() as u8, key.as_bytes());
-            put_value(self.out, value);
+            self.put(key.as_bytes(), value);
         }
         self
     }
@@ -178,8 +240,7 @@ impl<'s, S: Sink> DocWriter<'s, S> {
 
     /// Starts an embedded document.
     pub fn document(&mut self, key: &str) -> DocWriter<'_, S> {
-        self.head(0x03, key.as_bytes());
-        DocWriter::new(self.out)
+        self.embedded(0x03, key.as_bytes())
     }
 
     /// Starts an embedded document whose name is made of two parts.
@@ -193,8 +254,7 @@ impl<'s, S: Sink> DocWriter<'s, S> {
 
     /// Starts an array.
     pub fn array(&mut self, key: &str) -> ArrayWriter<'_, S> {
-        self.head(0x04, key.as_bytes());
-        ArrayWriter::new(self.out)
+        ArrayWriter { doc: self.embedded(0x04, key.as_bytes()), next: 0 }
     }
 
     /// Bytes written so far for this document.
@@ -203,10 +263,30 @@ impl<'s, S: Sink> DocWriter<'s, S> {
     }
 
     fn head(&mut self, kind: u8, key: &[u8]) {
-        debug_assert!(!key.contains(&0), "a field name with a NUL");
-        self.out.put(&[kind]);
-        self.out.put(key);
-        self.out.put(&[0]);
+        put_head(self.out, kind, key, [0; LONGEST_FIXED], 0);
+    }
+
+    /// Appends a field that is there.
+    fn put(&mut self, key: &[u8], value: Value<'_>) {
+        let kind = value.kind() as u8;
+        if let Some((bytes, length)) = fixed_bytes(&value) {
+            put_head(self.out, kind, key, bytes, length);
+        } else if let Value::String(text) = value {
+            let mut length = [0; LONGEST_FIXED];
+            length[..4].copy_from_slice(&(text.len() as i32 + 1).to_le_bytes());
+            put_head(self.out, kind, key, length, 4);
+            put_cstr(self.out, text);
+        } else {
+            self.head(kind, key);
+            put_value(self.out, value);
+        }
+    }
+
+    /// Begins a document or an array: its length is written when it goes out of scope.
+    fn embedded(&mut self, kind: u8, key: &[u8]) -> DocWriter<'_, S> {
+        put_head(self.out, kind, key, [0; LONGEST_FIXED], 4);
+        let start = self.out.written().len() - 4;
+        DocWriter { out: self.out, start }
     }
 }
 
@@ -235,8 +315,9 @@ impl<'s, S: Sink> ArrayWriter<'s, S> {
     pub fn push<'v>(&mut self, value: impl Into<Value<'v>>) -> &mut Self {
         let value = value.into();
         let value = if value.is_missing() { Value::Null } else { value };
-        self.head(value.kind() as u8);
-        put_value(self.doc.out, value);
+        let mut digits = [0u8; 10];
+        self.doc.put(decimal_digits(self.next, &mut digits), value);
+        self.next += 1;
         self
     }
 
@@ -256,14 +337,12 @@ impl<'s, S: Sink> ArrayWriter<'s, S> {
 
     /// Starts an embedded document as the next element.
     pub fn document(&mut self) -> DocWriter<'_, S> {
-        self.head(0x03);
-        DocWriter::new(self.doc.out)
+        self.embedded(0x03)
     }
 
     /// Starts an embedded array as the next element.
     pub fn array(&mut self) -> ArrayWriter<'_, S> {
-        self.head(0x04);
-        ArrayWriter::new(self.doc.out)
+        ArrayWriter { doc: self.embedded(0x04), next: 0 }
     }
 
     /// Number of elements so far.
@@ -281,6 +360,13 @@ impl<'s, S: Sink> ArrayWriter<'s, S> {
         let key = decimal_digits(self.next, &mut digits);
         self.doc.head(kind, key);
         self.next += 1;
+    }
+
+    fn embedded(&mut self, kind: u8) -> DocWriter<'_, S> {
+        let mut digits = [0u8; 10];
+        let key = decimal_digits(self.next, &mut digits);
+        self.next += 1;
+        self.doc.embedded(kind, key)
     }
 }
 

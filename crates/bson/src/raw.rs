@@ -113,38 +113,37 @@ impl<'a> IntoIterator for RawDoc<'a> {
     }
 }
 
-/// One field: its type, name and undecoded value.
+/// One field: its type, name and undecoded value. It is handed on by the million, so it is small.
 #[derive(Clone, Copy)]
 pub struct Element<'a> {
-    kind: u8,
-    key: &'a [u8],
-    data: &'a [u8],
     /// The element's own bytes: type, name, NUL and value; what a copy into another document takes.
     whole: &'a [u8],
+    /// Where the value begins.
+    value_at: usize,
 }
 
 impl<'a> Element<'a> {
     /// The name. Names are UTF-8 after validation; other bytes read as an empty name.
     pub fn key(&self) -> &'a str {
-        std::str::from_utf8(self.key).unwrap_or("")
+        std::str::from_utf8(self.key_bytes()).unwrap_or("")
     }
 
     /// The name's bytes, without the closing NUL; comparing these is cheaper than [`Element::key`].
     #[inline]
     pub fn key_bytes(&self) -> &'a [u8] {
-        self.key
+        &self.whole[1..self.value_at - 1]
     }
 
     /// The type byte's meaning.
     #[inline]
     pub fn kind(&self) -> Type {
-        Type::from_byte(self.kind).unwrap_or(Type::Null)
+        Type::from_byte(self.whole[0]).unwrap_or(Type::Null)
     }
 
     /// The value's bytes, without type and name.
     #[inline]
     pub fn data(&self) -> &'a [u8] {
-        self.data
+        &self.whole[self.value_at..]
     }
 
     /// Type byte, name, NUL and value: for copying an element unchanged.
@@ -155,7 +154,7 @@ impl<'a> Element<'a> {
 
     /// The decoded value; strings are checked for UTF-8 here, once, when somebody looks.
     pub fn value(&self) -> Value<'a> {
-        decode(self.kind, self.data)
+        decode(self.whole[0], self.data())
     }
 }
 
@@ -183,17 +182,14 @@ impl<'a> Iterator for Iter<'a> {
     #[inline]
     fn next(&mut self) -> Option<Element<'a>> {
         let (&kind, after) = self.rest.split_first()?;
-        let key_len = short_find_nul(after)?;
-        let value_at = key_len + 1;
-        let size = value_size(kind, &after[value_at..])?;
-        let end = value_at + size;
-        if end > after.len() {
+        let value_at = short_find_nul(after)? + 2;
+        let size = value_size(kind, &self.rest[value_at..])?;
+        let Some((whole, rest)) = self.rest.split_at_checked(value_at + size) else {
             self.rest = &[];
             return None;
-        }
-        let whole = &self.rest[..1 + end];
-        self.rest = &self.rest[1 + end..];
-        Some(Element { kind, key: &after[..key_len], data: &after[value_at..end], whole })
+        };
+        self.rest = rest;
+        Some(Element { whole, value_at })
     }
 }
 

@@ -12,10 +12,13 @@ pub use convert::{Array, FromValue, Loose, NonNegative, exact_i64, in_range, saf
 use sheaf_bson::{Element, RawDoc, Value};
 use sheaf_errors::{Code, Error, Result, bail};
 use sheaf_wire::Sequence;
-use smallvec::SmallVec;
 
-/// Elements of a command's body, and whether a handler has asked for them. Most commands have fewer than eight.
-pub type Fields<'a> = SmallVec<[(Element<'a>, bool); 8]>;
+/// Elements of a command's body, and whether a handler has asked for them. They change hands a few times on the way to the handler, so what is
+/// handed on is small.
+pub type Fields<'a> = Vec<(Element<'a>, bool)>;
+
+/// Most commands have fewer fields than that.
+pub const FEW_FIELDS: usize = 8;
 
 /// The fields of one command, except those that every command shares (dispatch has taken those).
 pub struct Args<'a> {
@@ -24,6 +27,8 @@ pub struct Args<'a> {
     body: RawDoc<'a>,
     /// The first is the command's own field.
     fields: Fields<'a>,
+    /// Of which lengths there are names: most of what a parser asks for is not there.
+    lengths: Lengths,
     sequences: &'a [Sequence<'a>],
     sequences_seen: u32,
     /// Fields at the beginning that need not be asked for: a command's name.
@@ -39,15 +44,18 @@ impl<'a> Args<'a> {
         fields: Fields<'a>,
         sequences: &'a [Sequence<'a>],
     ) -> Result<Self> {
+        let mut lengths = Lengths::default();
         for (at, (field, _)) in fields.iter().enumerate() {
             let key = field.key_bytes();
-            let twice = fields[..at].iter().any(|(other, _)| other.key_bytes() == key)
+            let twice = lengths.has(key.len())
+                && fields[..at].iter().any(|(other, _)| other.key_bytes() == key)
                 || sequences.iter().any(|sequence| sequence.name.as_bytes() == key);
             if twice {
                 bail!(40413, "BSON field '{command}.{}' is a duplicate field", field.key());
             }
+            lengths.add(key.len());
         }
-        Ok(Args { command, body, fields, sequences, sequences_seen: 0, known: 1 })
+        Ok(Args { command, body, fields, lengths, sequences, sequences_seen: 0, known: 1 })
     }
 
     /// Arguments taken from a document that stands inside another command, such as the command
@@ -233,10 +241,28 @@ impl<'a> Args<'a> {
         }
     }
 
+    #[inline]
     fn take(&mut self, name: &str) -> Option<Element<'a>> {
+        if !self.lengths.has(name.len()) {
+            return None;
+        }
         let found = self.fields.iter_mut().find(|(field, _)| field.key_bytes() == name.as_bytes())?;
         found.1 = true;
         Some(found.0)
+    }
+}
+
+/// A set of lengths; those that differ by 64 count as one.
+#[derive(Clone, Copy, Default)]
+struct Lengths(u64);
+
+impl Lengths {
+    fn add(&mut self, length: usize) {
+        self.0 |= 1 << (length % 64);
+    }
+
+    fn has(self, length: usize) -> bool {
+        self.0 & (1 << (length % 64)) != 0
     }
 }
 

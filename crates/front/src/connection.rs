@@ -19,8 +19,9 @@ use sheaf_wire::{
 use crate::audit::noted;
 use crate::buffers::{Claim, FREE_BYTES};
 use crate::client::Client;
-use crate::dispatch::{self, Message, Place};
+use crate::dispatch;
 use crate::front::Front;
+use crate::message::{Message, Place};
 use crate::outcome::RequestOutcome;
 use crate::reactor::{LONG_BYTES, give_way};
 use crate::role::{Role, Wait};

@@ -8,59 +8,30 @@ mod fail;
 mod finish;
 mod slow_log;
 
-use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use bumpalo::Bump;
 use sheaf_auth::{Action, Target};
-use sheaf_bson::RawDoc;
 use sheaf_errors::{Code, Error, Result, bail};
 use sheaf_meter::Conduct;
-use sheaf_wire::{Flags, Sequence};
 
-use crate::access::Rights;
-use crate::args::Fields;
+use crate::args::{FEW_FIELDS, Fields};
 use crate::audit::noted;
 use crate::client::Client;
 use crate::command::{Access, Counter, Description};
 use crate::front::Front;
 use crate::generic::{GenericArgs, is_generic};
+use crate::message::{Message, Place};
 use crate::outcome::RequestOutcome;
 use crate::reactor::{self, give_way};
-use crate::request::{OpMetrics, Request};
+use crate::request::{AskedFor, Request};
 use crate::role::Role;
 use crate::sampling::Asked;
 
 use by_uuid::Named;
 pub use check::end_fields;
 pub use finish::{RETRYABLE, is_not_primary, is_retryable, is_state_change, without_transient};
-
-/// A command as the connection read it.
-pub struct Message<'a> {
-    /// The command.
-    pub body: RawDoc<'a>,
-    /// The message's kind-1 sections.
-    pub sequences: &'a [Sequence<'a>],
-    /// Flags of the message; those of OP_QUERY are 0.
-    pub flags: Flags,
-    /// The database that an OP_QUERY names; OP_MSG has it in `$db`.
-    pub query_db: Option<&'a str>,
-    /// Where it runs.
-    pub place: Place,
-}
-
-/// Where a request runs.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Place {
-    /// On a thread that also serves others, which must not wait for it.
-    Reactor,
-    /// The same, and the request is so large that it takes long.
-    ReactorLong,
-    /// On a thread on which nobody else waits.
-    Thread,
-}
 
 /// Runs one request to the point where its answer only has to wait and be sent.
 pub fn run(role: &dyn Role, client: &Arc<Client>, message: &Message<'_>) -> RequestOutcome {
@@ -95,19 +66,22 @@ fn run_counted(
         Named::Plain | Named::Unknown(_) => None,
     };
     let message = renamed.as_ref().unwrap_or(message);
-    let prepare = || {
-        let (request, fields) = prepare(role, client, (message, sent), started, resumed)?;
-        check_uuid(&named, &request)?;
-        Ok((request, fields))
+    let mut fields = Fields::with_capacity(FEW_FIELDS);
+    let mut generic = GenericArgs::default();
+    let refused = |error: &Error| {
+        front.metrics.asserts_user.add(1);
+        settle(front, client, message.place);
+        RequestOutcome::of_error(error)
     };
-    let (request, fields) = match prepare() {
-        Ok(prepared) => prepared,
-        Err(error) => {
-            front.metrics.asserts_user.add(1);
-            settle(front, client, message.place);
-            return RequestOutcome::of_error(&error);
-        }
+    let asked = match asked(role, message, &mut generic, &mut fields) {
+        Ok(asked) => asked,
+        Err(error) => return refused(&error),
     };
+    // It is large: made where it stays, and changed there.
+    let mut request = Request::new(role, client, asked, (message, sent), generic, started);
+    if let Err(error) = prepare(&mut request, resumed).and_then(|()| check_uuid(&named, &request)) {
+        return refused(&error);
+    }
     let command = request.command;
     let count = front.command_counts.get(command.name);
     if !resumed {
@@ -186,14 +160,13 @@ fn statements(message: &Message<'_>, counter: Counter) -> u64 {
     }
 }
 
-/// Finds the command, sorts its fields, and checks what concerns no session. The fields are the command's own.
-fn prepare<'a>(
-    role: &'a dyn Role,
-    client: &'a Arc<Client>,
-    (message, sent): (&Message<'a>, RawDoc<'a>),
-    started: Instant,
-    resumed: bool,
-) -> Result<(Request<'a>, Fields<'a>)> {
+/// Finds the command, sorts its fields into those that every command has and its own, and checks what needs nothing else.
+fn asked<'a>(
+    role: &dyn Role,
+    message: &Message<'a>,
+    generic: &mut GenericArgs<'a>,
+    fields: &mut Fields<'a>,
+) -> Result<AskedFor<'a>> {
     let front = role.front();
     let Some(first) = message.body.iter().next() else {
         bail!(Code::FAILED_TO_PARSE, "OP_MSG requests require a command");
@@ -201,8 +174,6 @@ fn prepare<'a>(
     let called = first.key();
     let found = role.find(called).filter(|found| is_there(front, found.command));
     let name = found.map_or(called, |found| found.command.name);
-    let mut generic = GenericArgs::default();
-    let mut fields = Fields::new();
     for field in message.body {
         if is_generic(field.key_bytes()) {
             generic.take(name, field)?;
@@ -221,61 +192,37 @@ fn prepare<'a>(
     if command.spec.admin_only && db != "admin" {
         bail!(Code::UNAUTHORIZED, "{} may only be run against the admin database.", command.name);
     }
-    let api = check::api_version(front, command, &generic, &fields)?;
-    let part = check::session_arguments(command, &generic, &fields)?;
-    let mut request = Request {
-        front,
-        role,
-        client,
-        command,
-        at: found.at,
-        called,
-        db,
-        body: message.body,
-        sent,
-        sequences: message.sequences,
-        read_concern: Cell::new(generic.read_concern.unwrap_or_default()),
-        generic,
-        api,
-        part,
-        writes_after_all: command.spec.access.writes_after_all(message.body),
-        arena: Bump::new(),
-        started,
-        deadline: Cell::new(None),
-        may_block: command.spec.threads.may_block() || message.place != Place::Reactor,
-        exhaust: message.flags.exhaust_allowed(),
-        exhaust_reply: Cell::new(false),
-        struck: Cell::new(false),
-        close_after: Cell::new(false),
-        sampled: RefCell::default(),
-        audited: RefCell::default(),
-        audit_room: Cell::default(),
-        metrics: OpMetrics::default(),
-        rights: Rights::everything(),
-    };
+    let api = check::api_version(front, command, generic, fields)?;
+    let part = check::session_arguments(command, generic, fields)?;
+    Ok(AskedFor { found, called, db, api, part })
+}
+
+/// Checks what concerns no session: who asks for it, and when.
+fn prepare(request: &mut Request<'_>, resumed: bool) -> Result<()> {
+    let Request { front, role, command, part, .. } = *request;
     if front.oidc.is_on() {
-        authorize::fresh(&request)?;
+        authorize::fresh(request)?;
     }
     if front.access.enabled {
-        request.rights = authorize::rights(&request)?;
-        authorize::between_servers(&request)?;
-        authorize::judge_time(&mut request);
-        authorize::of_cursor(&request)?;
+        request.rights = authorize::rights(request)?;
+        authorize::between_servers(request)?;
+        authorize::judge_time(request);
+        authorize::of_cursor(request)?;
     }
-    check::session_of_nobody(&mut request);
-    authorize::own_session(&mut request)?;
+    check::session_of_nobody(request);
+    authorize::own_session(request)?;
     // What goes on has been allowed, and noted, before.
     if !resumed {
-        noted::authorized(&request)?;
+        noted::authorized(request)?;
     }
-    role.check(&request)?;
-    check::in_transaction(&request)?;
+    role.check(request)?;
+    check::in_transaction(request)?;
     check::within_transaction(command, request.part)?;
     // A hello says by itself what it has to say at the end.
     if front.is_shutting_down() && command.name != "hello" {
         return Err(finish::labelled(crate::front::shutting_down_error(), part));
     }
-    Ok((request, fields))
+    Ok(())
 }
 
 /// Whether a command can be had, as this server was started.

@@ -26,6 +26,7 @@ pub mod guard;
 pub mod handshake;
 pub mod listener;
 pub mod log;
+pub mod message;
 pub mod metrics;
 pub mod oidc;
 pub mod operations;

@@ -10,7 +10,7 @@ use bumpalo::Bump;
 use sheaf_auth::UserName;
 use sheaf_bson::{DocBuf, RawDoc, Value};
 use sheaf_errors::{Code, Result, bail};
-use sheaf_wire::Sequence;
+use sheaf_wire::{Flags, Sequence};
 
 use crate::access::{FIRST_USER, Rights};
 use crate::args::{Args, Fields};
@@ -20,6 +20,7 @@ use crate::concern::{ReadConcern, WriteConcern};
 use crate::cursors::CursorInfo;
 use crate::front::Front;
 use crate::generic::GenericArgs;
+use crate::message::{Message, Place};
 use crate::reply::Reply;
 use crate::role::{Found, Role};
 use crate::sampling::Sample;
@@ -87,6 +88,20 @@ pub struct Request<'a> {
     pub metrics: OpMetrics,
     /// What its client may do.
     pub rights: Rights,
+}
+
+/// What a client asks for, as its command's first fields say.
+pub(crate) struct AskedFor<'a> {
+    /// The command.
+    pub found: Found,
+    /// The name that the client used.
+    pub called: &'a str,
+    /// The database.
+    pub db: &'a str,
+    /// The stable API's parameters.
+    pub api: ApiParams,
+    /// What it is to its session's transaction.
+    pub part: TxnPart,
 }
 
 /// `apiVersion` and its companions.
@@ -157,30 +172,38 @@ impl<'a> Request<'a> {
         Args::new(self.command.name, self.body, fields, self.sequences)
     }
 
-    /// A command that this one runs as a part of itself, for the same client and in the same time. Concerns, session and transaction are
-    /// those of the whole.
-    pub fn inner<'b>(&'b self, found: Found, called: &'b str, db: &'b str, body: RawDoc<'b>) -> Request<'b> {
+    /// A command that came from a client, before anything is known of the client. Every field is set here, in place: a request is large.
+    #[inline(always)]
+    pub(crate) fn new(
+        role: &'a dyn Role,
+        client: &'a Arc<Client>,
+        asked: AskedFor<'a>,
+        (message, sent): (&Message<'a>, RawDoc<'a>),
+        generic: GenericArgs<'a>,
+        started: Instant,
+    ) -> Request<'a> {
+        let AskedFor { found, called, db, api, part } = asked;
         Request {
-            front: self.front,
-            role: self.role,
-            client: self.client,
+            front: role.front(),
+            role,
+            client,
             command: found.command,
             at: found.at,
             called,
             db,
-            body,
-            sent: body,
-            sequences: &[],
-            generic: GenericArgs { db: Some(db), ..GenericArgs::default() },
-            api: ApiParams::default(),
-            part: TxnPart::Plain,
-            writes_after_all: false,
-            read_concern: Cell::default(),
+            body: message.body,
+            sent,
+            sequences: message.sequences,
+            read_concern: Cell::new(generic.read_concern.unwrap_or_default()),
+            generic,
+            api,
+            part,
+            writes_after_all: found.command.spec.access.writes_after_all(message.body),
             arena: Bump::new(),
-            started: self.started,
-            deadline: Cell::new(self.deadline.get()),
-            may_block: self.may_block,
-            exhaust: false,
+            started,
+            deadline: Cell::new(None),
+            may_block: found.command.spec.threads.may_block() || message.place != Place::Reactor,
+            exhaust: message.flags.exhaust_allowed(),
             exhaust_reply: Cell::new(false),
             struck: Cell::new(false),
             close_after: Cell::new(false),
@@ -188,7 +211,23 @@ impl<'a> Request<'a> {
             audited: RefCell::default(),
             audit_room: Cell::default(),
             metrics: OpMetrics::default(),
+            rights: Rights::everything(),
+        }
+    }
+
+    /// A command that this one runs as a part of itself, for the same client and in the same time. Concerns, session and transaction are
+    /// those of the whole.
+    pub fn inner<'b>(&'b self, found: Found, called: &'b str, db: &'b str, body: RawDoc<'b>) -> Request<'b> {
+        let asked = AskedFor { found, called, db, api: ApiParams::default(), part: TxnPart::Plain };
+        let message =
+            Message { body, sequences: &[], flags: Flags::default(), query_db: None, place: Place::Thread };
+        let generic = GenericArgs { db: Some(db), ..GenericArgs::default() };
+        Request {
+            writes_after_all: false,
+            deadline: Cell::new(self.deadline.get()),
+            may_block: self.may_block,
             rights: self.rights.clone(),
+            ..Request::new(self.role, self.client, asked, (&message, body), generic, self.started)
         }
     }
 

@@ -43,6 +43,6 @@ pub mod ttl;
 mod wait;
 
 pub(crate) use sheaf_front::{
-    args, client, dispatch, generic, log, metrics, profile, reactor, reply, system, version,
+    args, client, dispatch, generic, log, message, metrics, profile, reactor, reply, system, version,
 };
 pub(crate) use sheaf_replica as replication;

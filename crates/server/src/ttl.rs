@@ -11,7 +11,8 @@ use sheaf_storage::{Collection, Index};
 use sheaf_timeseries::TimeseriesOptions;
 
 use crate::client::Client;
-use crate::dispatch::{self, Message};
+use crate::dispatch;
+use crate::message::{Message, Place};
 use crate::mongod::Mongod;
 use crate::node::Node;
 
@@ -135,7 +136,7 @@ fn delete(node: &Arc<Node>, client: &Arc<Client>, collection: &Collection, filte
         "$db": collection.db(),
     };
     let message = Message {
-        place: dispatch::Place::Thread,
+        place: Place::Thread,
         body: command.as_raw(),
         sequences: &[],
         flags: sheaf_wire::Flags::default(),

@@ -75,6 +75,23 @@ pub fn http_answer(start: &[u8]) -> Option<String> {
     })
 }
 
+/// Says what these bytes are, if they are no header.
+#[cold]
+fn check_foreign(head: &[u8; HEADER_LEN], length: i32, fits: bool) -> Result<(), WireError> {
+    if is_http(head) {
+        return Err(WireError::close(OVER_HTTP));
+    }
+    if is_tls(head) {
+        return Err(WireError::close("SSL handshake received but server is started without SSL support"));
+    }
+    if fits {
+        return Ok(());
+    }
+    Err(WireError::close(format!(
+        "recv(): message msgLen {length} is invalid. Min {HEADER_LEN} Max: {MAX_MESSAGE_SIZE}"
+    )))
+}
+
 /// A message's header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Header {
@@ -97,22 +114,12 @@ impl Header {
             return Err(WireError::close("message shorter than its header"));
         };
         let int = |at: usize| i32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
-        let length = int(0);
-        if is_http(head) {
-            return Err(WireError::close(OVER_HTTP));
+        let (length, opcode) = (int(0), OpCode::from_number(int(12)));
+        let fits = (HEADER_LEN as i32..=(MAX_MESSAGE_SIZE + ADDED_ON_THE_WAY) as i32).contains(&length);
+        // The words of HTTP would be lengths of more than a gigabyte, and no handshake of TLS has this code.
+        if !fits || opcode != OpCode::Msg {
+            check_foreign(head, length, fits)?;
         }
-        if is_tls(head) {
-            return Err(WireError::close("SSL handshake received but server is started without SSL support"));
-        }
-        if (length as u32) < HEADER_LEN as u32
-            || length < 0
-            || length as usize > MAX_MESSAGE_SIZE + ADDED_ON_THE_WAY
-        {
-            return Err(WireError::close(format!(
-                "recv(): message msgLen {length} is invalid. Min {HEADER_LEN} Max: {MAX_MESSAGE_SIZE}"
-            )));
-        }
-        let opcode = OpCode::from_number(int(12));
         Ok(Header { length: length as u32, request_id: int(4), response_to: int(8), opcode })
     }
 

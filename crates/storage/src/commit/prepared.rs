@@ -20,7 +20,7 @@ pub(crate) const UNIT_BYTES_MAX: usize = 112 << 20;
 pub(crate) struct Counts {
     all: SmallVec<[(Arc<CollectionState>, i64, i64); 2]>,
     /// Where each is, by its address, once they are many: `dropDatabase` can be about a hundred thousand.
-    places: ahash::AHashMap<usize, usize>,
+    places: Option<Box<ahash::AHashMap<usize, usize>>>,
 }
 
 /// From here on collections are looked up by their addresses.
@@ -31,7 +31,7 @@ impl Counts {
         if self.all.len() < COUNTS_FEW {
             return self.all.iter().position(|(known, ..)| Arc::ptr_eq(known, state));
         }
-        self.places.get(&(Arc::as_ptr(state) as usize)).copied()
+        self.places.as_ref()?.get(&(Arc::as_ptr(state) as usize)).copied()
     }
 
     pub fn add(&mut self, state: &Arc<CollectionState>, (docs, bytes): (i64, i64)) {
@@ -43,8 +43,9 @@ impl Counts {
         self.all.push((state.clone(), docs, bytes));
         if self.all.len() >= COUNTS_FEW {
             let from = if self.all.len() == COUNTS_FEW { 0 } else { self.all.len() - 1 };
+            let places = self.places.get_or_insert_default();
             for (at, (state, ..)) in self.all.iter().enumerate().skip(from) {
-                self.places.insert(Arc::as_ptr(state) as usize, at);
+                places.insert(Arc::as_ptr(state) as usize, at);
             }
         }
     }

@@ -108,7 +108,7 @@ thread_local! {
 #[derive(Default)]
 struct Pending {
     few: SmallVec<[LockKey; 8]>,
-    many: ahash::AHashSet<LockKey>,
+    many: Option<Box<ahash::AHashSet<LockKey>>>,
 }
 
 impl Pending {
@@ -117,7 +117,7 @@ impl Pending {
     }
 
     fn contains(&self, key: LockKey) -> bool {
-        self.few.contains(&key) || self.many.contains(&key)
+        self.few.contains(&key) || self.many.as_ref().is_some_and(|many| many.contains(&key))
     }
 
     fn extend(&mut self, keys: &[LockKey]) {
@@ -125,14 +125,14 @@ impl Pending {
             if self.few.len() < self.few.inline_size() {
                 self.few.push(*key);
             } else {
-                self.many.insert(*key);
+                self.many.get_or_insert_default().insert(*key);
             }
         }
     }
 
     fn clear(&mut self) {
         self.few.clear();
-        self.many.clear();
+        self.many = None;
     }
 }
 

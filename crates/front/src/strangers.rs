@@ -3,6 +3,7 @@
 
 pub mod establishment;
 pub mod guesses;
+pub mod members;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -13,6 +14,7 @@ use parking_lot::Mutex;
 
 use crate::client::Client;
 use guesses::Guesses;
+use members::Members;
 
 /// The longest message of one.
 pub const MESSAGE_BYTES: usize = 16 * 1024;
@@ -34,6 +36,8 @@ pub struct Strangers {
     waiting: Mutex<Waiting>,
     /// What was wrong of what they gave as a proof.
     pub guesses: Guesses,
+    /// The same of the members' key.
+    pub members: Arc<Members>,
 }
 
 /// Those that are connected, the one first that has been silent for longest.

@@ -128,6 +128,9 @@ async fn serve(
         let mut stream = Wire::connect(socket, secrets.tls(), host, PROOF_PATIENCE).await?;
         *stage = Stage::Proving;
         let session = secured::dial(&mut stream, way, MAGIC).await?;
+        if session.is_some() {
+            secrets.is_a_members(stream.socket().peer_addr()?.ip());
+        }
         Ok((stream.into_parts(), session))
     };
     let proved = tokio::time::timeout(PROOF_PATIENCE, proving).await.map_err(io::Error::from)?;

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::{Buf, Bytes, BytesMut};
+use sheaf_bson::DocBuf;
 use sheaf_front::front::Guest;
 use sheaf_front::log::ids;
 use sheaf_repl::Envelope;
@@ -19,7 +20,7 @@ use crate::Replica;
 use crate::confirm::{self, Answer, Side};
 use crate::memory::Share;
 use crate::protocol::{Hello, MAGIC, MESSAGE_BYTES_MAX, Nonce};
-use crate::secured::{self, Incoming, Secrets};
+use crate::secured::{self, Incoming, Secrets, WrongProofs};
 use crate::strangers::Stranger;
 
 /// How long the other side may take to say who it is.
@@ -70,10 +71,7 @@ async fn greet(mut stream: Wire, replica: Arc<Replica>, stranger: Stranger) -> i
     };
     let (greeting, mut incoming, mut sealer) = tokio::time::timeout(GREETING_PATIENCE, greeting)
         .await?
-        .map_err(|error: io::Error| match error.kind() {
-            io::ErrorKind::PermissionDenied => refuse(&replica, &remote, &error.to_string()),
-            _ => error,
-        })?;
+        .map_err(|error: io::Error| not_believed(&replica, &remote, error))?;
     let own_set = replica.set_name().to_owned();
     match Hello::decode(&greeting) {
         Ok(Hello::Question { set, nonce, by }) => {
@@ -88,6 +86,24 @@ async fn greet(mut stream: Wire, replica: Arc<Replica>, stranger: Stranger) -> i
             Receiver::new(replica, host, nonce, stranger, incoming).run().await
         }
         Err(why) => Err(refuse(&replica, &remote, &why)),
+    }
+}
+
+/// Names who has not proved that it is a member.
+pub(super) fn not_believed(replica: &Replica, remote: &str, error: io::Error) -> io::Error {
+    let wrong = error.get_ref().and_then(|why| why.downcast_ref::<WrongProofs>());
+    match wrong {
+        Some(wrong) => {
+            if let Some(count) = wrong.told {
+                let about = sheaf_bson::doc! { "host": remote, "why": &wrong.to_string(), "connections": count as i64 };
+                warn(about);
+            }
+            error
+        }
+        None if error.kind() == io::ErrorKind::PermissionDenied => {
+            refuse(replica, remote, &error.to_string())
+        }
+        None => error,
     }
 }
 
@@ -110,7 +126,10 @@ fn name(replica: &Replica, by: Side, host: &str, why: &str) {
 
 /// The same of one that is not named often.
 pub(super) fn name_own(host: &str, why: &str) {
-    let attributes = sheaf_bson::doc! { "host": host, "why": why };
+    warn(sheaf_bson::doc! { "host": host, "why": why });
+}
+
+fn warn(attributes: DocBuf) {
     let text = "A link of a member is refused";
     sheaf_front::log::warning("REPL", ids::LINK_REFUSED, "listener", text, Some(attributes));
 }

@@ -5,6 +5,9 @@
 //! word by which a connection is known and the proof. From there on every byte is in a record that carries its number and its code.
 
 use std::io::{self, Read, Write};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
 use sheaf_auth::Keys;
@@ -12,6 +15,7 @@ use sheaf_auth::link::seal::{Opener, Sealer};
 use sheaf_auth::link::{Accepting, Dialling, MARK, OPENING_BYTES, PROOF_BYTES, Session, VERDICT_BYTES};
 use sheaf_client::Membership;
 use sheaf_front::front::Front;
+use sheaf_front::strangers::members::Members;
 use sheaf_tls::{Blocking, CertificateDer, TlsClient, Wire};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -40,6 +44,7 @@ pub enum Way<'k> {
     Certificate(&'k Membership),
 }
 
+const MANY: &str = "many proofs from there were wrong";
 const NO_MEMBER: &str = "its certificate is not one of a member";
 
 impl<'k> Way<'k> {
@@ -109,6 +114,8 @@ pub struct Secrets {
     /// Whether others may prove nothing yet.
     optional: bool,
     membership: Membership,
+    /// From where they were proved, rightly or wrongly.
+    proofs: Arc<Members>,
 }
 
 impl Secrets {
@@ -118,7 +125,13 @@ impl Secrets {
             keys: front.access.keys().cloned(),
             optional: front.options.transition_to_auth,
             membership: front.membership.clone(),
+            proofs: front.strangers.members.clone(),
         }
+    }
+
+    /// Whoever was dialled there has proved that it is a member.
+    pub fn is_a_members(&self, address: IpAddr) {
+        self.proofs.was_right(address);
     }
 
     /// The ways to dial, in the order in which to try: as the deployment does, and without a proof if others may have none.
@@ -162,9 +175,38 @@ pub struct Accepted {
     read: BytesMut,
 }
 
+/// Proofs by keys that this member does not have, or that it has not looked at.
+#[derive(Debug)]
+pub struct WrongProofs {
+    why: &'static str,
+    /// How many connections with such proofs have come from the address since it was told last; `None` if it is not to be told now.
+    pub told: Option<u64>,
+}
+
+impl std::error::Error for WrongProofs {}
+
+impl std::fmt::Display for WrongProofs {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.write_str(self.why)
+    }
+}
+
+/// Ends a connection with such proofs, some time after they came, so that it is not tried often.
+async fn refuse_proofs(
+    secrets: &Secrets,
+    from: IpAddr,
+    proofs: usize,
+    why: &'static str,
+    waited: Duration,
+) -> io::Error {
+    let wrong = secrets.proofs.were_wrong(from, proofs);
+    tokio::time::sleep(wrong.held.saturating_sub(waited)).await;
+    io::Error::new(io::ErrorKind::PermissionDenied, WrongProofs { why, told: wrong.told })
+}
+
 /// Has the other side prove itself on a connection that has begun with `word`.
 ///
-/// Errors: the network's; `PermissionDenied`, if it does not have the key.
+/// Errors: the network's; `PermissionDenied`, if it does not have the key, with [`WrongProofs`] if it has given some.
 pub async fn accept(stream: &mut Wire, secrets: &Secrets, word: [u8; 4]) -> io::Result<Accepted> {
     if !secrets.ask() {
         return Ok(Accepted::default());
@@ -190,7 +232,16 @@ pub async fn accept(stream: &mut Wire, secrets: &Secrets, word: [u8; 4]) -> io::
     let number = stream.read_u8().await?;
     proofs.resize(Accepting::proof_bytes(number).map_err(refused)?, 0);
     stream.read_exact(&mut proofs).await?;
-    let (session, verdict) = accepting.finish(&proofs).map_err(refused)?;
+    let (from, number) = (stream.socket().peer_addr()?.ip(), usize::from(number));
+    let Some(wait) = secrets.proofs.takes_turn(from) else {
+        return Err(refuse_proofs(secrets, from, number, MANY, Duration::ZERO).await);
+    };
+    tokio::time::sleep(wait).await;
+    let (session, verdict) = match accepting.finish(&proofs) {
+        Ok(proved) => proved,
+        Err(why) => return Err(refuse_proofs(secrets, from, number, why, wait).await),
+    };
+    secrets.proofs.was_right(from);
     stream.write_all(&verdict).await?;
     Ok(Accepted { session: Some(session), read: BytesMut::new() })
 }
@@ -414,6 +465,27 @@ mod tests {
         assert_eq!(why(meet(None, with("aaaaaa", false)).await), "it does not prove that it has the key");
         assert_eq!(why(meet(one(), Secrets::default()).await), "it has a key, and this member has none");
         assert_eq!(with("aaaaaa", true).to_dial_with().count(), 2);
+    }
+
+    #[tokio::test]
+    async fn guessed_keys_are_counted_and_keep_no_member_out() {
+        let secrets = Secrets { keys: Some(keys("aaaaaa")), ..Secrets::default() };
+        let from = IpAddr::from([127, 0, 0, 1]);
+        let dialled_with = async |key: &str| meet(Some(keys(key)), secrets.clone()).await.1;
+        let mut told = Vec::new();
+        for _ in 0..2 {
+            let error = dialled_with("- bbbbbb\n- cccccc").await.unwrap_err();
+            told.push(error.get_ref().unwrap().downcast_ref::<WrongProofs>().unwrap().told);
+        }
+        assert_eq!(told, [Some(1), None]);
+        // The four were counted; twenty more, and the right key is not looked at any more...
+        secrets.proofs.were_wrong(from, 20);
+        while secrets.proofs.takes_turn(from).is_some() {}
+        assert_eq!(dialled_with("aaaaaa").await.unwrap_err().to_string(), MANY);
+        // ...but from where a member was.
+        secrets.is_a_members(from);
+        assert_eq!(dialled_with("aaaaaa").await.unwrap(), b"who I am");
+        assert_eq!(dialled_with("bbbbbb").await.unwrap_err().to_string(), "it has another key");
     }
 
     #[tokio::test]

@@ -5,7 +5,6 @@
 //! its own ([`Known`]), as the same user, from the same address, with the same client: what others guess there counts for nothing there.
 
 use std::collections::HashMap;
-use std::hash::BuildHasher;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
@@ -28,7 +27,7 @@ const TURNS: usize = 64;
 const REMEMBERED: Duration = Duration::from_secs(60);
 
 /// Addresses that are remembered; with one more those are forgotten that are of no interest any more, or the one that was heard of first.
-const ADDRESSES: usize = 10_000;
+pub(super) const ADDRESSES: usize = 10_000;
 
 /// Users at an address that are known; with one more the one is forgotten that was right first.
 const KNOWN: usize = 10_000;
@@ -37,14 +36,14 @@ const KNOWN: usize = 10_000;
 const KNOWN_CLIENTS: usize = 16;
 
 /// Addresses that one may have as many of as there are count as one: of IPv6 the network.
-fn whose(address: IpAddr) -> IpAddr {
+pub(super) fn whose(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V4(address) => address.into(),
         IpAddr::V6(address) => IpAddr::V6((u128::from(address) >> 64 << 64).into()),
     }
 }
 
-type Map<K, V> = HashMap<K, V, ahash::RandomState>;
+pub(super) type Map<K, V> = HashMap<K, V, ahash::RandomState>;
 
 /// Who gives a proof.
 #[derive(Clone, Copy)]
@@ -58,25 +57,25 @@ pub struct Guesser<'a> {
 }
 
 /// How often somebody was wrong.
-struct Failures {
+pub(super) struct Failures {
     count: u32,
-    last: Instant,
+    pub(super) last: Instant,
 }
 
 impl Failures {
-    fn new(now: Instant) -> Failures {
+    pub(super) fn new(now: Instant) -> Failures {
         Failures { count: 0, last: now }
     }
 
-    fn one_more(&mut self, now: Instant) {
+    pub(super) fn more(&mut self, count: usize, now: Instant) {
         if now.duration_since(self.last) >= REMEMBERED {
             self.count = 0;
         }
-        (self.count, self.last) = (self.count.saturating_add(1), now);
+        (self.count, self.last) = (self.count.saturating_add(count as u32), now);
     }
 
     /// What lies between two answers.
-    fn delay(&self, now: Instant) -> Duration {
+    pub(super) fn delay(&self, now: Instant) -> Duration {
         match self.count.checked_sub(FREE_FAILURES + 1) {
             Some(more) if now.duration_since(self.last) < REMEMBERED => {
                 (FIRST_DELAY * (1 << more.min(10))).min(LONGEST_DELAY)
@@ -88,20 +87,24 @@ impl Failures {
 
 /// When the next answer may be given.
 #[derive(Clone, Copy)]
-struct Turn(Instant);
+pub(super) struct Turn(Instant);
 
 impl Turn {
+    pub(super) fn new(now: Instant) -> Turn {
+        Turn(now)
+    }
+
     /// Takes the next place, and leaves this much behind it. `None` if it is too far away.
-    fn take(&mut self, delay: Duration, now: Instant) -> Option<Duration> {
+    pub(super) fn take(&mut self, delay: Duration, longest: Duration, now: Instant) -> Option<Duration> {
         let wait = self.0.saturating_duration_since(now);
-        if wait > LONGEST_WAIT {
+        if wait > longest {
             return None;
         }
         self.0 = now + wait + delay;
         Some(wait)
     }
 
-    fn give_back(&mut self, delay: Duration, now: Instant) {
+    pub(super) fn give_back(&mut self, delay: Duration, now: Instant) {
         self.0 = self.0.checked_sub(delay).map_or(now, |earlier| earlier.max(now));
     }
 }
@@ -125,9 +128,9 @@ impl Debt {
             self.turns.retain(|_, until| until.0 > now);
         }
         if self.turns.len() >= TURNS && !self.turns.contains_key(user) {
-            return self.others.get_or_insert(Turn(now));
+            return self.others.get_or_insert(Turn::new(now));
         }
-        self.turns.entry(user.to_owned()).or_insert(Turn(now))
+        self.turns.entry(user.to_owned()).or_insert(Turn::new(now))
     }
 }
 
@@ -191,7 +194,7 @@ impl Guesses {
             }
         }
         let debt = debts.entry(whose(from)).or_insert_with(|| Debt::new(now));
-        debt.failures.one_more(now);
+        debt.failures.more(1, now);
         debt.failures.delay(now)
     }
 
@@ -199,7 +202,7 @@ impl Guesses {
         let (pair, client) = self.numbers(who);
         let mut state = self.state.lock();
         match state.known(pair, client) {
-            Some(known) => known.turn.take(known.failures.delay(now), now),
+            Some(known) => known.turn.take(known.failures.delay(now), LONGEST_WAIT, now),
             None => state.takes_strangers_turn(who, now),
         }
     }
@@ -207,7 +210,7 @@ impl Guesses {
     fn was_wrong_at(&self, who: &Guesser<'_>, now: Instant) -> Option<Duration> {
         let (pair, client) = self.numbers(who);
         let mut state = self.state.lock();
-        state.known(pair, client)?.failures.one_more(now);
+        state.known(pair, client)?.failures.more(1, now);
         Some(state.takes_strangers_turn(who, now).unwrap_or_default())
     }
 
@@ -224,7 +227,7 @@ impl Guesses {
             let delay = debt.failures.delay(now);
             debt.turn(who.user, now).give_back(delay, now);
         }
-        state.knows(pair, Known { client, right: now, failures: Failures::new(now), turn: Turn(now) });
+        state.knows(pair, Known { client, right: now, failures: Failures::new(now), turn: Turn::new(now) });
     }
 
     fn numbers(&self, who: &Guesser<'_>) -> (u64, u64) {
@@ -257,7 +260,7 @@ impl State {
         if delay.is_zero() {
             return Some(Duration::ZERO);
         }
-        debt.turn(who.user, now).take(delay, now)
+        debt.turn(who.user, now).take(delay, LONGEST_WAIT, now)
     }
 }
 

@@ -17,7 +17,7 @@ use crate::Replica;
 use crate::confirm::Answer;
 use crate::errors::not_yet_initialized;
 use crate::protocol::GREETING_BYTES_MAX;
-use crate::receiving::refuse;
+use crate::receiving::{not_believed, refuse};
 use crate::secured::{self, Incoming, Secrets};
 
 /// How long a request may take to come.
@@ -46,10 +46,8 @@ pub async fn serve(stream: Wire, replica: Arc<Replica>, guest: Guest) -> io::Res
     let secrets = Secrets::of(&replica.front);
     let request = read_request(stream, &secrets);
     let request = tokio::time::timeout(REQUEST_PATIENCE, request).await?;
-    let (request, mut incoming, mut sealer) = request.map_err(|error| match error.kind() {
-        io::ErrorKind::PermissionDenied => refuse(&replica, &remote, &error.to_string()),
-        _ => error,
-    })?;
+    let (request, mut incoming, mut sealer) =
+        request.map_err(|error| not_believed(&replica, &remote, error))?;
     if let Err(why) = replica.confirm_request(request.as_raw()).await {
         let error = refuse(&replica, &remote, &why);
         let reply = sheaf_bson::doc! { "ok": false, "errmsg": why.as_str() };

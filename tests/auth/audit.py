@@ -6,13 +6,14 @@ import os
 import pathlib
 import subprocess
 import tempfile
+import threading
 
 import bson
 import pymongo
 from bson import Int64
 from common import command_fails, connect, fails
 from members import wait_for
-from sheaf_process import Server, find_binary
+from sheaf_process import Server, answers_hello, find_binary, free_port
 
 PASSWORD = "pencil-7731"
 
@@ -469,7 +470,49 @@ def users_written_directly():
     assert "storedKey" not in text and "serverKey" not in text
 
 
+def a_reader_that_has_stopped():
+    """Where nobody reads the audit log's pipe commands wait; the server ends all the same when it is told to."""
+    with tempfile.TemporaryDirectory(prefix="sheaf-audit-") as folder, contextlib.ExitStack() as stack:
+        port, log = free_port(), pathlib.Path(folder) / "log"
+        flags = ["--dbpath", f"{folder}/data", "--port", str(port), "--auditDestination", "console", "--logpath", str(log)]
+        pathlib.Path(folder, "data").mkdir()
+        unread, pipe = os.pipe()
+        process = subprocess.Popen([str(find_binary()), "server", *flags], stdout=pipe)
+        try:
+            wait_for("it answers", lambda: answers_hello(port))
+            # Connections are events, too.
+            working, looking = (pymongo.MongoClient(port=port, directConnection=True) for _ in range(2))
+            assert working.admin.command("ping")["ok"] == looking.admin.command("ping")["ok"] == 1
+            # Full to the last byte.
+            filling = os.open(f"/proc/self/fd/{pipe}", os.O_WRONLY | os.O_NONBLOCK)
+            stack.callback(os.close, filling)
+            for size in (4096, 1):
+                with contextlib.suppress(BlockingIOError):
+                    while True:
+                        os.write(filling, b" " * size)
+
+            def make_role():
+                with contextlib.suppress(pymongo.errors.PyMongoError):
+                    working.admin.command("createRole", "one", privileges=[], roles=[])
+                    answered.append(True)
+
+            answered = []
+            worker = threading.Thread(target=make_role, daemon=True)
+            worker.start()
+            wait_for("the role is there", lambda: looking.admin.command("rolesInfo", "one")["roles"])
+            process.terminate()
+            assert process.wait(120) == 0
+            worker.join(120)
+            assert not worker.is_alive() and not answered
+            assert '"id":99000071' in log.read_text()
+        finally:
+            process.kill()
+            os.close(unread)
+            os.close(pipe)
+
+
 CHECKS = {
+    "audit unread": a_reader_that_has_stopped,
     "audit": one_of_each,
     "audit-direct": users_written_directly,
     "audit-filter": successes_and_filters,

@@ -194,6 +194,7 @@ impl Front {
     /// Begins a clean shutdown: running operations are interrupted, listeners stop.
     pub fn begin_shutdown(&self) {
         if !self.shutting_down.swap(true, Ordering::Relaxed) {
+            self.audit.iter().for_each(|audit| audit.end());
             self.audit_own("shutdown", DocBuf::new());
         }
         self.memory.end();
@@ -249,7 +250,7 @@ impl Front {
         let Some(audit) = &self.audit else { return };
         let who = Who { id: self.process_uuid(), ..Who::default() };
         let event = Event { atype, param, result: Code::OK, millis: self.clock.now_millis() };
-        audit.settle(audit.append_done(&who, &event));
+        audit.append_own(&who, &event);
     }
 
     /// Begins a new file of the audit log, or opens it anew, as [`log::rotate`](crate::log::rotate) does.

@@ -6,6 +6,7 @@
 //! ([`Audit::promise`]), so where there is none the command is refused and has done nothing. What cannot be written all the same
 //! ends the process.
 
+mod console;
 pub mod event;
 pub mod noted;
 mod options;
@@ -149,7 +150,29 @@ impl Audit {
     ///
     /// The process ends if it cannot be written.
     pub fn append_done(&self, who: &Who, event: &Event) -> u64 {
-        self.append(who, event).unwrap_or_else(|error| stop(error.message()))
+        match self.append(who, event) {
+            Ok(place) => place,
+            Err(_) if self.sink.has_given_up() => never_answered(),
+            Err(error) => stop(error.message()),
+        }
+    }
+
+    /// The same for what the server does by itself. Where it is to end and nobody reads the events any more, that is told in its log.
+    pub fn append_own(&self, who: &Who, event: &Event) {
+        match self.append(who, event) {
+            Ok(place) => self.settle(place),
+            Err(error) if self.sink.has_given_up() => {
+                let attributes = doc! { "event": event.atype, "error": error.message() };
+                let text = "The audit log is not read: the server ends without its last events";
+                crate::log::warning("CONTROL", crate::log::ids::AUDIT_NOT_READ, "-", text, Some(attributes));
+            }
+            Err(error) => stop(error.message()),
+        }
+    }
+
+    /// The server is to end.
+    pub fn end(&self) {
+        self.sink.end();
     }
 
     /// Waits until everything up to this place is on the disk.
@@ -208,6 +231,13 @@ fn stop(why: &str) -> ! {
     crate::log::write(crate::log::Severity::Fatal, "CONTROL", id, "-", text, Some(&attributes));
     eprintln!("{text}: {why}");
     std::process::abort()
+}
+
+/// The same where the server ends anyhow: it does so while this waits.
+fn never_answered() -> ! {
+    loop {
+        std::thread::park();
+    }
 }
 
 /// An event as a line of JSON. Its UUID is written as MongoDB does it there.

@@ -11,6 +11,7 @@ use parking_lot::{Condvar, Mutex};
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 
+use super::console::Console;
 use super::options::{Destination, Format};
 
 /// Room is taken from the disk in pieces of this size.
@@ -31,7 +32,7 @@ const SYSTEM_LOG_PRIORITY: &str = "<14>";
 /// Where events go.
 pub enum Sink {
     File(FileSink),
-    Console,
+    Console(Console),
     Syslog(UnixDatagram),
 }
 
@@ -44,7 +45,9 @@ impl Sink {
                 let failed = |error| format!("Failed to open the audit log \"{}\": {error}", path.display());
                 opened.map(Sink::File).map_err(failed)
             }
-            Destination::Console => Ok(Sink::Console),
+            Destination::Console => Console::new(io::stdout())
+                .map(Sink::Console)
+                .map_err(|error| format!("Failed to write the audit log to standard output: {error}")),
             Destination::Syslog => {
                 // Connected once only to see that somebody listens.
                 let listens = UnixDatagram::unbound().and_then(|socket| socket.connect(SYSTEM_LOG));
@@ -60,12 +63,7 @@ impl Sink {
     pub fn append(&self, bytes: &[u8]) -> io::Result<u64> {
         match self {
             Sink::File(file) => file.append(bytes),
-            Sink::Console => {
-                let mut out = io::stdout().lock();
-                out.write_all(bytes)?;
-                out.flush()?;
-                Ok(0)
-            }
+            Sink::Console(console) => console.append(bytes).map(|()| 0),
             Sink::Syslog(socket) => {
                 let header = format!("{SYSTEM_LOG_PRIORITY}sheaf[{}]: ", std::process::id());
                 let text = bytes.strip_suffix(b"\n").unwrap_or(bytes);
@@ -74,6 +72,18 @@ impl Sink {
                 Ok(0)
             }
         }
+    }
+
+    /// The server is to end: nothing waits for long any more.
+    pub fn end(&self) {
+        if let Sink::Console(console) = self {
+            console.end();
+        }
+    }
+
+    /// Whether it ends and what is appended does not arrive.
+    pub fn has_given_up(&self) -> bool {
+        matches!(self, Sink::Console(console) if console.has_given_up())
     }
 
     /// Waits until everything up to this place is on the disk.
@@ -89,7 +99,7 @@ impl Sink {
         match self {
             Sink::File(file) => file.promise(bytes),
             Sink::Syslog(_) if bytes > DATAGRAM_BYTES => Err(io::ErrorKind::FileTooLarge.into()),
-            Sink::Console | Sink::Syslog(_) => Ok(Promise(None)),
+            Sink::Console(_) | Sink::Syslog(_) => Ok(Promise(None)),
         }
     }
 
@@ -104,7 +114,7 @@ impl Sink {
     pub fn rotate(&self, rename: bool) -> io::Result<Option<PathBuf>> {
         match self {
             Sink::File(file) => file.rotate(rename),
-            Sink::Console | Sink::Syslog(_) => Ok(None),
+            Sink::Console(_) | Sink::Syslog(_) => Ok(None),
         }
     }
 }

@@ -145,6 +145,8 @@ ids! {
     CONFIG_SERVERS = 99_000_062;
     /// The audit log cannot be written, and the process ends.
     AUDIT_NOT_WRITTEN = 99_000_070;
+    /// The server ends, and nobody reads the audit log.
+    AUDIT_NOT_READ = 99_000_071;
     /// Two shards have said what cannot both be true of a transaction.
     SHARDS_CONTRADICT = 99_000_060;
     /// The members of a cluster in one process cannot be brought together.

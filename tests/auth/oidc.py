@@ -15,7 +15,7 @@ import bson
 import pymongo
 from common import command_fails, connect, fails
 from pymongo.auth_oidc import OIDCCallback, OIDCCallbackResult
-from sheaf_process import Server
+from sheaf_process import Server, find_binary, free_port
 from tls import Certificates
 
 PASSWORD = "pencil-7731"
@@ -373,6 +373,14 @@ def parameters(server, issuer, root):
     for break_it in (lambda: keys.write_text("x"), keys.unlink):
         break_it()
         command_fails(96, root.admin, "oidcRefreshKeys", 1, identityProviders=["https://idp.example"], words=str(keys))
+        # The keys that were known go on to be.
+        assert one_step(server, token)["authenticatedUsers"] == [{"user": "file/ann", "db": "$external"}]
+    # A file that is not there is not taken.
+    command_fails(2, root.admin, "setParameter", 1, oidcIdentityProviders=[{**other, "audience": "else"}, *told], words=f"JWKSFile {keys}")
+    started = subprocess.run(
+        [str(find_binary()), "server", "--dbpath", str(issuer.folder), "--port", str(free_port()), *issuer.flags(other)], capture_output=True, timeout=120,
+    )
+    assert started.returncode == 2 and f"JWKSFile {keys}".encode() in started.stderr, started
     root.admin.command("setParameter", 1, oidcIdentityProviders=told)
     fails(18, lambda: one_step(server, token))
 

@@ -111,7 +111,9 @@ impl Front {
         let mode = options.cluster_auth_mode;
         let certificates = mode.takes_certificates();
         let access = Access::new(options.authorization, options.keys.clone(), certificates, &parameters);
-        let oidc = Oidc::new(Providers::parse(&parameters.text(PROVIDERS))?);
+        let providers = Providers::parse(&parameters.text(PROVIDERS))?;
+        crate::oidc::check_files(&providers)?;
+        let oidc = Oidc::new(providers);
         let tls = options.tls.clone().map(|tls| crate::tls::with_parameters(tls, &parameters));
         let tls = tls.map(Tls::new).transpose();
         let tls = tls.map_err(|why| Error::new(Code::INVALID_SSL_CONFIGURATION, why))?;

@@ -13,6 +13,7 @@ use parking_lot::{Mutex, RwLock};
 use sheaf_auth::RoleName;
 use sheaf_auth::oidc::{KeySet, Provider, Providers, VerifyingKey};
 use sheaf_bson::{DocBuf, doc};
+use sheaf_errors::{Code, Error, Result};
 
 /// The mechanism.
 pub(crate) const OIDC: &str = "MONGODB-OIDC";
@@ -29,6 +30,27 @@ struct Kept {
     keys: Arc<KeySet>,
     /// When they were asked for last.
     asked: Option<Instant>,
+}
+
+/// Looks whether the files of these providers' keys can be read: one that cannot does not become right by waiting, as an issuer may.
+///
+/// Errors: `BadValue`.
+pub(crate) fn check_files(providers: &Providers) -> Result<()> {
+    providers.iter().filter(|provider| provider.file.is_some()).try_for_each(|provider| {
+        let read = read_keys(provider).map(drop);
+        read.map_err(|why| Error::new(Code::BAD_VALUE, format!("oidcIdentityProviders: JWKSFile {why}")))
+    })
+}
+
+/// The keys of a provider.
+///
+/// Errors: a text for the log; it names the file or the address.
+fn read_keys(provider: &Provider) -> std::result::Result<KeySet, String> {
+    let of_file = |why: String| match &provider.file {
+        Some(path) => format!("{}: {why}", path.display()),
+        None => why,
+    };
+    fetch::key_set(provider).and_then(|text| KeySet::parse(&text).map_err(of_file))
 }
 
 /// The providers and their keys.
@@ -134,11 +156,7 @@ impl Oidc {
 
     /// Reads an issuer's keys. Where that fails, those that were known go on to be.
     fn read(&self, provider: &Provider) -> std::result::Result<(), String> {
-        let of_file = |why: String| match &provider.file {
-            Some(path) => format!("{}: {why}", path.display()),
-            None => why,
-        };
-        let read = fetch::key_set(provider).and_then(|text| KeySet::parse(&text).map_err(of_file));
+        let read = read_keys(provider);
         let mut kept = self.kept.write();
         if !self.providers().iter().any(|now| now.issuer == provider.issuer && now.file == provider.file) {
             return Err(format!("{}: it has been taken away meanwhile", provider.issuer));
@@ -192,5 +210,30 @@ impl ByToken {
         self.until > now
             && oidc.providers().still_have(&self.provider)
             && oidc.has(&self.provider.issuer, &self.key)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_cannot_be_read_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("keys.json");
+        let checked = || {
+            let text = format!(
+                "[{{\"issuer\": \"https://idp.example\", \"audience\": \"a\", \"authNamePrefix\": \"p\", \"clientId\": \"c\", \
+                 \"authorizationClaim\": \"g\", \"JWKSFile\": \"{}\"}}]",
+                path.display()
+            );
+            check_files(&Providers::parse(&text).unwrap()).map_err(|error| error.message().to_owned())
+        };
+        let named = format!("oidcIdentityProviders: JWKSFile {}: ", path.display());
+        assert!(checked().unwrap_err().starts_with(&named));
+        std::fs::write(&path, "no keys").unwrap();
+        assert!(checked().unwrap_err().starts_with(&named));
+        std::fs::write(&path, "{\"keys\": []}").unwrap();
+        checked().unwrap();
     }
 }

@@ -145,6 +145,11 @@ impl<'a> Command<'a, Request<'a>> for SetParameter<'a> {
         // All or nothing.
         self.settings.iter().try_for_each(|(name, value)| {
             parameters.check(name, *value)?;
+            if *name == PROVIDERS
+                && let Value::Array(list) = value
+            {
+                crate::oidc::check_files(&Providers::read(*list)?)?;
+            }
             crate::tls::control::check_change(op.front, name, *value)
         })?;
         let mut reply = Reply::ok();

@@ -7,7 +7,7 @@ use sheaf_meter::ALLOCATION;
 use sheaf_query::matcher::Matcher;
 
 use crate::optimize;
-use crate::pipeline::{Given, Pipeline};
+use crate::pipeline::{Given, Pipeline, measured_near};
 use crate::stage::{Place, Shape, SharedStage, StageCx, StageEntry, StagePosition};
 use crate::stages::change_stream::Start;
 use crate::stages::sort_key;
@@ -150,13 +150,18 @@ fn check_text_score(stages: &[SharedStage]) -> Result<()> {
     Ok(())
 }
 
-/// Distances come from an index: `$geoNear` is the first stage in the end. On buckets it is not known before it runs.
+/// Distances come from an index: `$geoNear` is the first stage in the end. Of measurements it may be the one behind that which
+/// takes them out of their buckets.
 ///
-/// Errors: 40603.
+/// Errors: 40603; those of what it may not ask of measurements.
 fn check_geo_near(stages: &[SharedStage]) -> Result<()> {
-    let unpacked = stages.first().is_some_and(|first| first.name() == "$_internalUnpackBucket");
+    let mut before = 1;
+    if let Some((near, meta)) = measured_near(stages) {
+        near.check_measured(meta)?;
+        before = 2;
+    }
     let is_near = |stage: &SharedStage| matches!(stage.shape(), Shape::GeoNear(_));
-    if !unpacked && stages.iter().skip(1).any(is_near) {
+    if stages.iter().skip(before).any(is_near) {
         bail!(
             40603,
             "$geoNear was not the first stage in the pipeline after optimization. Is optimization disabled or \

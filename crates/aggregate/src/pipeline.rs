@@ -104,6 +104,11 @@ impl Pipeline {
         }
     }
 
+    /// The `$geoNear` over measurements that the pipeline starts with, and the name of their meta field.
+    pub fn measured_near(&self) -> Option<(&GeoNear, Option<&str>)> {
+        measured_near(&self.stages)
+    }
+
     /// The stages, optimised.
     pub fn stages(&self) -> &[SharedStage] {
         &self.stages
@@ -284,3 +289,11 @@ impl Operator for Large {
 
 /// A shared pipeline, as stages keep those inside them.
 pub(crate) type SharedPipeline = Arc<Pipeline>;
+
+/// The `$geoNear` behind the stage that takes measurements out of their buckets, and the name of their meta field.
+pub(crate) fn measured_near(stages: &[SharedStage]) -> Option<(&GeoNear, Option<&str>)> {
+    match (stages.first()?.shape(), stages.get(1)?.shape()) {
+        (Shape::UnpackBucket(meta), Shape::GeoNear(near)) => Some((near, meta)),
+        _ => None,
+    }
+}

@@ -365,6 +365,8 @@ pub enum Shape<'s> {
     },
     /// `$geoNear`.
     GeoNear(&'s GeoNear),
+    /// `$_internalUnpackBucket`, and the name of the meta field.
+    UnpackBucket(Option<&'s str>),
     /// `$changeStream`.
     ChangeStream(&'s Arc<ChangeStream>),
     /// Any other, of which nobody needs to know more than [`Stage`] says.

@@ -1,7 +1,9 @@
 //! `$geoNear`: documents in the order of their distances.
 //!
 //! The order is the business of whoever reads the collection (see [`GeoNear::filter`]); the stage writes what the metadata of
-//! its rows say of distances into the documents.
+//! its rows say of distances into the documents. Only measurements of a time series it puts in order itself.
+
+mod measured;
 
 use std::sync::Arc;
 
@@ -11,6 +13,8 @@ use sheaf_errors::{Code, Result, bail};
 use sheaf_expr::{Deps, Expr, FieldPath, ParseCx, Slot};
 use sheaf_query::matcher::{Features, Matcher};
 use sheaf_rows::{BoxOperator, Cx, Operator, Row, Step};
+
+use measured::Measured;
 
 use crate::database::SharedDatabase;
 use crate::rewrite::rewrite;
@@ -215,7 +219,13 @@ impl Stage for GeoNear {
     }
 
     fn open(self: Arc<Self>, input: BoxOperator, _database: &SharedDatabase) -> BoxOperator {
-        Box::new(GeoNearRun { stage: self, input, doc: DocBuf::new() })
+        Box::new(GeoNearRun {
+            stage: self,
+            input,
+            doc: DocBuf::new(),
+            metadata: DocBuf::new(),
+            measured: None,
+        })
     }
 
     fn dependencies(&self, _deps: &mut Deps) -> Reads {
@@ -250,35 +260,67 @@ struct GeoNearRun {
     stage: Arc<GeoNear>,
     input: BoxOperator,
     doc: DocBuf,
+    /// Of a document that was measured here.
+    metadata: DocBuf,
+    /// Of rows that come without distances.
+    measured: Option<Measured>,
 }
 
 impl GeoNearRun {
-    /// The input's document with its distance, and with the geometry that is so far away.
-    fn make(&self) -> Result<DocBuf> {
-        let document = self.input.row().document();
-        let metadata = self.input.metadata().unwrap_or(RawDoc::EMPTY);
-        let Some(distance) = metadata.get("geoNearDistance").and_then(|distance| distance.as_f64()) else {
-            bail!(40603, "$geoNear was not the first stage in the pipeline.");
-        };
+    /// A document with its distance, and with the geometry that is so far away.
+    fn make(&self, document: RawDoc<'_>, distance: f64, geometry: Value<'_>) -> DocBuf {
         let distance = Value::Double(distance * self.stage.multiplier);
         let mut made = match &self.stage.distance_field {
             Some(path) => rewrite(document, path.parts(), distance),
             None => document.into(),
         };
         if let Some(path) = &self.stage.include_locs {
-            made = rewrite(made.as_raw(), path.parts(), metadata.get_or_missing("geoNearPoint"));
+            made = rewrite(made.as_raw(), path.parts(), geometry);
         }
-        Ok(made)
+        made
+    }
+
+    /// Makes the next document of those that were measured.
+    fn next_measured(&mut self) -> Result<Step> {
+        let Some(measured) = &mut self.measured else { return Ok(Step::Eof) };
+        if !measured.advance()? {
+            return Ok(Step::Eof);
+        }
+        if let Some((document, distance, geometry)) =
+            self.measured.as_ref().and_then(|measured| measured.found())
+        {
+            self.doc = self.make(document, distance, geometry);
+            self.metadata = doc! { "geoNearDistance": distance, "geoNearPoint": geometry };
+        }
+        Ok(Step::Row)
     }
 }
 
 impl Operator for GeoNearRun {
     fn work(&mut self, cx: &mut Cx<'_>) -> Result<Step> {
-        let step = self.input.work(cx)?;
-        if step == Step::Row {
-            self.doc = self.make()?;
+        if self.measured.is_some() {
+            return self.next_measured();
         }
-        Ok(step)
+        let step = self.input.work(cx)?;
+        if step != Step::Row {
+            return Ok(step);
+        }
+        let metadata = self.input.metadata().unwrap_or(RawDoc::EMPTY);
+        match metadata.get("geoNearDistance").and_then(|distance| distance.as_f64()) {
+            Some(distance) => {
+                let geometry = metadata.get_or_missing("geoNearPoint");
+                self.doc = self.make(self.input.row().document(), distance, geometry);
+                Ok(Step::Row)
+            }
+            None => {
+                let stage = self.stage.clone();
+                let Some(key) = &stage.key else {
+                    bail!(40603, "$geoNear was not the first stage in the pipeline.");
+                };
+                self.measured = Some(Measured::begin(&stage, key, &mut self.input, cx)?);
+                self.next_measured()
+            }
+        }
     }
 
     fn row(&self) -> Row<'_> {
@@ -286,7 +328,10 @@ impl Operator for GeoNearRun {
     }
 
     fn metadata(&self) -> Option<RawDoc<'_>> {
-        self.input.metadata()
+        match self.measured {
+            Some(_) => Some(self.metadata.as_raw()),
+            None => self.input.metadata(),
+        }
     }
 
     fn inputs(&mut self, visit: &mut dyn FnMut(&mut dyn Operator)) {
@@ -295,6 +340,10 @@ impl Operator for GeoNearRun {
 
     fn release(&mut self) {
         self.doc = DocBuf::new();
-        self.input.release();
+        self.metadata = DocBuf::new();
+        match &mut self.measured {
+            Some(measured) => measured.let_go(),
+            None => self.input.release(),
+        }
     }
 }

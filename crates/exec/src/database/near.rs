@@ -7,6 +7,7 @@ use sheaf_errors::{Code, Result, bail};
 use sheaf_geo::Indexing;
 use sheaf_rows::Cx;
 use sheaf_storage::{Collection, Index};
+use sheaf_timeseries::meta_path;
 
 use crate::plan::Query;
 
@@ -25,14 +26,37 @@ pub(crate) fn check_collection(pipeline: &Pipeline, namespace: &Namespace) -> Re
 
 /// The query of a pipeline that begins with `$geoNear`. The stage itself is left to do: it writes the distances.
 ///
-/// Errors: `IndexNotFound` if it is not clear which index is meant; those of the stage's arguments.
+/// Errors: `IndexNotFound` if it is not clear which index is meant; `NoQueryExecutionPlans` if none is; those of the stage's
+/// arguments.
 pub(crate) fn query(pipeline: &Pipeline, collection: &Collection, cx: &Cx<'_>) -> Result<Option<Query>> {
+    check_measured(pipeline, collection)?;
     let Some(stage) = pipeline.geo_near() else { return Ok(None) };
     let matcher = match stage.key() {
         Some(key) => stage.filter(key, cx)?,
         None => stage.filter(key(collection)?, cx)?,
     };
     Ok(Some(Query { collator: pipeline.collator().cloned(), ..Query::filtered(matcher) }))
+}
+
+/// Refuses a `$geoNear` by the meta value of measurements that no index of their buckets has, as without it the order would be
+/// found by reading all of them.
+///
+/// Errors: `NoQueryExecutionPlans`.
+fn check_measured(pipeline: &Pipeline, collection: &Collection) -> Result<()> {
+    let Some((near, meta)) = pipeline.measured_near() else { return Ok(()) };
+    let Some(path) = near.key().and_then(|key| meta_path(key, meta)) else { return Ok(()) };
+    let has = |index: &Arc<Index>| {
+        let mut fields = index.fields.iter().enumerate();
+        index.ready && !index.hidden && fields.any(|(at, field)| index.is_geo_field(at) && field.0 == path)
+    };
+    if !collection.indexes.iter().any(has) {
+        bail!(
+            Code::NO_QUERY_EXECUTION_PLANS,
+            "error processing query: ns={} planner returned error :: caused by :: unable to find index for $geoNear query",
+            collection.namespace
+        );
+    }
+    Ok(())
 }
 
 /// The path of the only geometric index.

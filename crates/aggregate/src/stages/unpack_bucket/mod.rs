@@ -16,7 +16,7 @@ use sheaf_timeseries::{Fields, Unpacker};
 
 use crate::database::SharedDatabase;
 use crate::filters::SplitFilter;
-use crate::stage::{Needs, Reads, SharedStage, Split, Stage, StageEntry};
+use crate::stage::{Needs, Reads, Shape, SharedStage, Split, Stage, StageEntry};
 use bounds::Condition;
 use latest::LatestBuckets;
 
@@ -56,6 +56,10 @@ impl Stage for UnpackBucket {
 
     fn dependencies(&self, _deps: &mut Deps) -> Reads {
         Reads::All
+    }
+
+    fn shape(&self) -> Shape<'_> {
+        Shape::UnpackBucket(self.meta_field.as_deref())
     }
 
     fn let_pass(&self, filter: &Arc<Matcher>) -> Option<SplitFilter> {

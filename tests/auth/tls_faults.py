@@ -1,10 +1,12 @@
 """TLS that goes wrong: certificates that are not to be believed, bytes that are no TLS, handshakes that are never ended."""
 
+import concurrent.futures
 import contextlib
 import pathlib
 import socket
 import ssl
 import subprocess
+import threading
 import time
 
 import pymongo
@@ -105,11 +107,58 @@ def files_that_are_wrong():
             # What was read before holds on.
             assert unreachable(hurried(server, **bob))
             with by_tls(server, certificates, "ann") as client:
+                # A list that holds for long is not told of.
                 assert client.admin.command("rotateCertificates")["ok"] == 1
+                end = client.admin.command("serverStatus")["security"]["tlsCRLExpirationDate"]
+                assert "99000082" not in server.log_path.read_text()
+                certificates.openssl(*ca, "-gencrl", "-crldays", "2", "-out", "short.pem")
+                lists.write_text((folder / "short.pem").read_text())
+                assert client.admin.command("rotateCertificates")["ok"] == 1
+                assert client.admin.command("serverStatus")["security"]["tlsCRLExpirationDate"] < end
+            told(server, '"id":99000082')
+            lists.write_text(good)
         # The certificate for other servers is watched, too.
         soon = certificates.signed("soon", "/C=SE/O=Sheaf/OU=servers/CN=soon", days="10")
         with TlsServer(args=[*flags, "--tlsClusterFile", soon, "--setParameter", "tlsX509ExpirationWarningThresholdDays=20"]) as server:
             told(server, '"certSubject":"CN=soon,')
+
+
+def certificates_change_during_handshakes():
+    """While certificates are read anew again and again whoever connects is served, by the old one or the new one."""
+    with Certificates() as certificates:
+        own = pathlib.Path(certificates.server)
+        both = [own.read_text(), pathlib.Path(certificates.signed("next", "/C=SE/O=Sheaf/OU=servers/CN=localhost")).read_text()]
+        context = ssl.create_default_context(cafile=certificates.ca)
+        context.load_cert_chain(certificates.ann)
+        ended = threading.Event()
+
+        def connect_on_and_on(_):
+            shown = []
+            while not ended.is_set() or not shown:
+                with socket.create_connection(("127.0.0.1", server.port), 60) as plain:
+                    with context.wrap_socket(plain, server_hostname="localhost") as wire:
+                        shown.append(wire.getpeercert()["serialNumber"])
+            return shown
+
+        with TlsServer(args=certificates.flags("requireTLS")) as server, by_tls(server, certificates, "ann") as client:
+            with concurrent.futures.ThreadPoolExecutor(4) as pool:
+                connecting = [pool.submit(connect_on_and_on, at) for at in range(4)]
+                try:
+                    for turn in range(20):
+                        new = own.with_suffix(".new")
+                        new.write_text(both[turn % 2])
+                        new.replace(own)
+                        assert client.admin.command("rotateCertificates")["ok"] == 1
+                        before = connections_made(client)
+                        wait_for("somebody who comes", lambda: connections_made(client) > before + 4)
+                finally:
+                    ended.set()
+                shown = [serial for one in connecting for serial in one.result()]
+        assert len(set(shown)) == 2, set(shown)
+
+
+def connections_made(client):
+    return client.admin.command("serverStatus")["connections"]["totalCreated"]
 
 
 def told(server, words):
@@ -241,5 +290,6 @@ CHECKS = {
     "TLS certificates": certificates_that_are_not_believed,
     "TLS files": files_that_are_wrong,
     "TLS bytes": bytes_that_are_none,
+    "TLS certificates' change": certificates_change_during_handshakes,
     "TLS handshakes": many_handshakes,
 }

@@ -65,6 +65,11 @@ pub fn roots(path: Option<&Path>) -> Result<RootCertStore, String> {
     Ok(roots)
 }
 
+/// Until when all these lists hold, in seconds since the epoch; `None` if none says an end.
+pub fn end_of_lists(lists: &[CertificateRevocationListDer<'_>]) -> Option<i64> {
+    lists.iter().filter_map(|list| sheaf_auth::list_end(list)).min()
+}
+
 pub fn revocations(path: &Path) -> Result<Vec<CertificateRevocationListDer<'static>>, String> {
     let failed = |error| format!("cannot read revocations of {}: {error}", shown(path));
     let lists: Result<Vec<_>, _> =
@@ -75,10 +80,7 @@ pub fn revocations(path: &Path) -> Result<Vec<CertificateRevocationListDer<'stat
         some => {
             let now = UnixTime::now().as_secs() as i64;
             // By an old list nobody is taken, the one who would put it right included.
-            let has_ended = |list: &CertificateRevocationListDer<'_>| {
-                sheaf_auth::list_end(list).is_some_and(|end| end < now)
-            };
-            match some.iter().any(has_ended) {
+            match end_of_lists(&some).is_some_and(|end| end < now) {
                 true => Err(format!("{}: the list of revocations has ended", shown(path))),
                 false => Ok(some),
             }

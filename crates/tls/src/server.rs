@@ -34,6 +34,8 @@ struct Read {
     shown: Option<Certified>,
     /// What members' subjects have.
     members: Vec<ClusterName>,
+    /// Until when the lists of revocations hold.
+    lists_end: Option<i64>,
     /// Why members that have the same files do not take the certificate that they are shown.
     doubt: Option<String>,
 }
@@ -102,6 +104,11 @@ impl Tls {
         std::iter::once(&read.own).chain(&read.shown).cloned().collect()
     }
 
+    /// Until when the lists of revocations hold, in seconds since the epoch; `None` if there are none.
+    pub fn lists_end(&self) -> Option<i64> {
+        self.read.read().lists_end
+    }
+
     /// Whom the certificate names that other servers are shown.
     pub fn shown_to_members(&self) -> Option<String> {
         self.all_own().pop().map(|shown| shown.subject)
@@ -156,11 +163,12 @@ fn read(options: &TlsOptions) -> Result<Read, String> {
     let ca_file = options.cluster_ca_file.as_ref().unwrap_or(&options.ca_file);
     let roots = files::roots(Some(ca_file))?;
     let mut verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone());
+    let mut lists_end = None;
     if let Some(path) = &options.crl_file {
-        verifier = verifier
-            .with_crls(files::revocations(path)?)
-            .only_check_end_entity_revocation()
-            .enforce_revocation_expiration();
+        let lists = files::revocations(path)?;
+        lists_end = files::end_of_lists(&lists);
+        verifier =
+            verifier.with_crls(lists).only_check_end_entity_revocation().enforce_revocation_expiration();
     }
     if options.without_certificates {
         verifier = verifier.allow_unauthenticated();
@@ -199,7 +207,7 @@ fn read(options: &TlsOptions) -> Result<Read, String> {
     config.ticketer = rustls::crypto::ring::Ticketer::new().map_err(failed)?;
     let members = members(options, &own.subject)?;
     let shown = of_members.map(|shown| certified(&shown[0]));
-    Ok(Read { config: Arc::new(config), strict, own, shown, members, doubt })
+    Ok(Read { config: Arc::new(config), strict, own, shown, members, lists_end, doubt })
 }
 
 /// What members' subjects have, of which this server's is one.

@@ -17,6 +17,8 @@ ids! {
     KEYS_NOT_READ = 99_000_080;
     /// Members will not take this one's certificate.
     CERTIFICATE_DOUBTED = 99_000_081;
+    /// Lists of revocations end soon, or have ended.
+    LISTS_END = 99_000_082;
     /// A client has not proved who it is.
     NOT_AUTHENTICATED = 5286307;
     /// Certificates were read anew.

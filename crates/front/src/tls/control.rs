@@ -82,6 +82,9 @@ pub fn write_status(front: &Front, doc: &mut Doc<'_>) {
     doc.append("SSLServerSubjectName", &own.subject);
     doc.append("SSLServerHasCertificateAuthority", true);
     doc.append("SSLServerCertificateExpirationDate", Value::DateTime(own.until.saturating_mul(1000)));
+    if let Some(end) = tls.lists_end() {
+        doc.append("tlsCRLExpirationDate", Value::DateTime(end.saturating_mul(1000)));
+    }
 }
 
 /// `transportSecurity`: how many connections speak each version; of the older ones none.
@@ -94,6 +97,9 @@ pub fn write_versions(front: &Front, doc: &mut Doc<'_>) {
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
+/// A list of revocations that ends within so many days is told of. They are renewed far more often than certificates.
+const LIST_DAYS: i64 = 3;
+
 /// Tells of a certificate that ends soon: now, and once a day.
 pub(crate) async fn watch_certificate(front: Arc<Front>) {
     loop {
@@ -105,11 +111,26 @@ pub(crate) async fn watch_certificate(front: Arc<Front>) {
     }
 }
 
-/// Tells of a certificate that ends soon, or has ended.
+/// Tells of a certificate that ends soon, or has ended, and of lists of revocations that do.
 pub(crate) fn warn_of_end(front: &Front) {
+    if let Some(end) = front.tls.as_ref().and_then(|tls| tls.lists_end()) {
+        warn_of_lists(end, front.clock.now_millis() / 1000);
+    }
     for own in front.tls.iter().flat_map(|tls| tls.all_own()) {
         warn_of_end_of(front, &own);
     }
+}
+
+/// Behind their end nobody is taken who shows a certificate.
+fn warn_of_lists(end: i64, now: i64) {
+    let days = end.saturating_sub(now) / DAY.as_secs() as i64;
+    let text = match end < now {
+        true => "The list of revocations (tlsCRLFile) has ended: nobody is taken who shows a certificate",
+        false if days < LIST_DAYS => "The list of revocations (tlsCRLFile) will end soon",
+        false => return,
+    };
+    let attributes = doc! { "expiryDate": Value::DateTime(end.saturating_mul(1000)), "daysLeft": days };
+    crate::log::warning("NETWORK", crate::log::ids::LISTS_END, "certificates", text, Some(attributes));
 }
 
 fn warn_of_end_of(front: &Front, own: &Certified) {

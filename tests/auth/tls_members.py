@@ -175,7 +175,7 @@ def by_parameters():
         told = lambda: any("its certificate is not one of a member" in server.log_path.read_text() for server in servers)
         wait_for("a word about the stranger", told, seconds=60)
         # Each is named, whatever it is that keeps it apart.
-        for server, why in ((stranger, "its certificate is not"), (keyed, "it ends each link at once"), (plain, "there is no TLS with it")):
+        for server, why in ((stranger, "its certificate is not one of a member: CN=stranger,OU=others,O=Sheaf"), (keyed, "it ends each link at once"), (plain, "there is no TLS with it")):
             line = f'"host":"127.0.0.1:{server.port}","why":"{why}'
             wait_for(line, lambda: any(line in other.log_path.read_text() for other in servers), seconds=120)
 

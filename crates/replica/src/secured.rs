@@ -45,6 +45,15 @@ pub enum Way<'k> {
 }
 
 const MANY: &str = "many proofs from there were wrong";
+/// The same of one whose certificate says who it is.
+fn no_member(named: Option<String>) -> io::Error {
+    let why = match named {
+        Some(subject) => format!("{NO_MEMBER}: {subject}"),
+        None => NO_MEMBER.to_owned(),
+    };
+    io::Error::new(io::ErrorKind::PermissionDenied, why)
+}
+
 const NO_MEMBER: &str = "its certificate is not one of a member";
 
 impl<'k> Way<'k> {
@@ -56,7 +65,7 @@ impl<'k> Way<'k> {
             Way::Nothing => Ok(None),
             Way::Keys(keys) => Ok(Some(keys)),
             Way::Certificate(of) if of.tls().is_some_and(|tls| tls.is_member(shown)) => Ok(None),
-            Way::Certificate(_) => Err(refused(NO_MEMBER)),
+            Way::Certificate(of) => Err(no_member(of.tls().and_then(|tls| tls.subject_of(shown)))),
         }
     }
 }
@@ -159,6 +168,11 @@ impl Secrets {
         self.keys.is_some() || self.membership.mode().takes_certificates()
     }
 
+    /// Whom a certificate names that somebody has signed.
+    fn subject_of(&self, shown: Option<&[CertificateDer<'_>]>) -> Option<String> {
+        self.membership.tls()?.subject_of(shown)
+    }
+
     /// Whether who dials is known by what TLS has shown of it.
     fn know(&self, shown: Option<&[CertificateDer<'_>]>) -> bool {
         self.membership.mode().takes_certificates()
@@ -218,10 +232,10 @@ pub async fn accept(stream: &mut Wire, secrets: &Secrets, word: [u8; 4]) -> io::
         if secrets.optional || secrets.know(stream.certificates()) {
             return Ok(Accepted { session: None, read: BytesMut::from(&*mark) });
         }
-        return Err(refused(match secrets.membership.mode().takes_keys() {
-            true => "it does not prove that it has the key",
-            false => NO_MEMBER,
-        }));
+        return Err(match secrets.membership.mode().takes_keys() {
+            true => refused("it does not prove that it has the key"),
+            false => no_member(secrets.subject_of(stream.certificates())),
+        });
     }
     let keys = secrets.keys.as_ref().filter(|_| secrets.membership.mode().takes_keys());
     let keys = keys.ok_or_else(|| refused("it proves a key, and certificates are asked for"))?;

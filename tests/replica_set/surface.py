@@ -498,9 +498,58 @@ def the_log_is_kept_as_long_as_was_said():
         assert client.local.command("collStats", "oplog.rs")["maxSize"] == 1000 << 20
 
 
+# --- shard keys ---
+
+
+def keys_are_analyzed_before_there_are_shards(members, client, db):
+    plants = db.get_collection("plants", write_concern=WriteConcern(w=3))
+    plants.insert_many([{"_id": at, "bed": at % 4, "k": at} for at in range(1000)])
+    plants.create_index("bed")
+    named = f"{db.name}.plants"
+
+    def analyze(of=client, name=named, **options):
+        return of.admin.command({"analyzeShardKey": name, **options})
+
+    told = analyze(key={"bed": 1})
+    found = told["keyCharacteristics"]
+    assert (found["numDocsTotal"], found["numDistinctValues"], found["isUnique"]) == (1000, 4, False), found
+    assert "numOrphanDocs" not in found and "note" not in found, found
+    assert told["readDistribution"]["sampleSize"]["total"] == told["writeDistribution"]["sampleSize"]["total"] == 0, told
+    # A key without an index has no characteristics.
+    text = "Cannot analyze the characteristics of a shard key that does not have a supporting index"
+    refused(lambda: analyze(key={"k": 1}, readWriteDistribution=False), 20, "IllegalOperation", text)
+    client.admin.command("setParameter", 1, analyzeShardKeyNumRanges=4)
+    client.admin.command("configureQueryAnalyzer", named, mode="full", samplesPerSecond=50)
+    try:
+        for n in range(3):
+            list(plants.find({"k": n}))
+        list(plants.find({"bed": 1}))
+        plants.update_one({"k": 5}, {"$set": {"k": 1005}})
+    finally:
+        client.admin.command("configureQueryAnalyzer", named, mode="off")
+    told = analyze(key={"k": 1})
+    assert "keyCharacteristics" not in told
+    reads, writes = told["readDistribution"], told["writeDistribution"]
+    assert reads["sampleSize"]["find"] == 4 and reads["percentageOfSingleShardReads"] == 75, reads
+    assert len(reads["numReadsByRange"]) == 4 and sum(reads["numReadsByRange"]) == 3 + 4, reads
+    assert writes["sampleSize"]["update"] == 1 and writes["percentageOfShardKeyUpdates"] == 100, writes
+    # What is written a secondary has, too.
+    with members.direct(members.secondaries()[0]) as secondary:
+        secondary.admin.command("setParameter", 1, analyzeShardKeyNumRanges=4)
+        eventually(lambda: analyze(secondary, key={"k": 1})["readDistribution"]["sampleSize"]["total"] == 4, "it has them")
+        assert analyze(secondary, key={"bed": 1})["keyCharacteristics"]["numDistinctValues"] == 4
+        secondary.admin.command("setParameter", 1, analyzeShardKeyNumRanges=100)
+    client.admin.command("setParameter", 1, analyzeShardKeyNumRanges=100)
+    missing = f"{db.name}.nothing"
+    refused(lambda: analyze(name=missing, key={"a": 1}), 26, "NamespaceNotFound", f"Namespace {missing} does not exist")
+    refused(lambda: analyze(name="config.system.sessions", key={"a": 1}), 20, "IllegalOperation",
+            "Cannot run against an internal collection")
+
+
 SHARED = [
     a_secondary_counts_what_it_applies, monitoring_finds_its_sections, errors_of_a_set,
     tools_read_how_far_the_log_reaches, a_default_write_concern_stays_possible, a_named_successor_wins_against_a_primary,
+    keys_are_analyzed_before_there_are_shards,
 ]
 OWN = [
     each_kind_of_member_says_what_it_is, errors_before_there_is_a_set, the_log_is_kept_as_long_as_was_said, a_member_that_ends_lets_operations_end, a_member_with_nothing_to_do_ends_at_once,

@@ -35,6 +35,7 @@ mod read;
 pub mod reaper;
 mod sampling;
 pub mod session;
+pub mod shard_key;
 pub mod sharding;
 mod shutdown;
 mod stored_functions;

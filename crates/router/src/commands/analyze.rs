@@ -1,20 +1,17 @@
 //! `analyzeShardKey`: how well a key would spread a collection.
 
-use std::sync::Arc;
-
-use sheaf_aggregate::{Database, Namespace, Pipeline, StatsSource};
-use sheaf_bson::{ArrayBuf, DocBuf, RawDoc, Value, doc};
+use sheaf_aggregate::{Database, Namespace};
+use sheaf_bson::{DocBuf, doc};
 use sheaf_cluster::first_batch;
 use sheaf_errors::{Code, Result, bail};
-use sheaf_expr::ParseCx;
-use sheaf_front::args::{Args, check_collection_name, check_db_name};
+use sheaf_front::args::Args;
 use sheaf_front::command::*;
+use sheaf_front::params::Parameters;
 use sheaf_front::reply::Reply;
-use sheaf_rows::{Cx, Limits, Operator};
-use sheaf_shard::placement::KeyPattern;
+use sheaf_front::request::Interrupter;
+use sheaf_rows::{BoxOperator, Cx};
+use sheaf_server::shard_key::{Analysis, Ground};
 
-use super::distribution::Subject;
-use super::monotonicity::{self, Monotonicity};
 use super::shards;
 use crate::addressed::Placed;
 use crate::database::ClusterDatabase;
@@ -25,25 +22,8 @@ use crate::route::until_fresh;
 use crate::sampling::Named;
 use crate::stats::Source;
 
-/// Documents that are looked at, where nothing is said.
-const SAMPLE_SIZE: i64 = 10_000_000;
-
-/// So many of the most common values are shown.
-const MOST_COMMON: usize = 5;
-
-const NOTE: &str = "If \"numOrphanDocs\" is large relative to \"numDocsTotal\", you may want to rerun the command at some other time to get \
-                    more accurate \"numDistinctValues\" and \"mostCommonValues\" metrics.";
-
 /// `{analyzeShardKey: "garden.plants", key: {name: 1}}`.
-pub struct AnalyzeShardKey<'a> {
-    namespace: Namespace,
-    pattern: KeyPattern,
-    key: RawDoc<'a>,
-    characteristics: bool,
-    distribution: bool,
-    sample_rate: Option<f64>,
-    sample_size: Option<i64>,
-}
+pub struct AnalyzeShardKey<'a>(Analysis<'a>);
 
 impl<'a> Command<'a, Operation<'a>> for AnalyzeShardKey<'a> {
     const NAME: &'static str = "analyzeShardKey";
@@ -53,268 +33,75 @@ impl<'a> Command<'a, Operation<'a>> for AnalyzeShardKey<'a> {
     };
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {
-        let Value::String(namespace) = args.own_value() else {
-            bail!(
-                Code::TYPE_MISMATCH,
-                "BSON field 'analyzeShardKey.analyzeShardKey' is the wrong type '{}', expected type 'string'",
-                args.own_value().type_name()
-            );
-        };
-        let (db, collection) = namespace.split_once('.').unwrap_or((namespace, ""));
-        if check_db_name(db).is_err() || check_collection_name(collection).is_err() {
-            bail!(Code::INVALID_NAMESPACE, "Invalid namespace specified '{namespace}'");
-        }
-        let key: RawDoc<'a> = args.required("key")?;
-        let characteristics = args.optional::<bool>("keyCharacteristics")?.unwrap_or(true);
-        let distribution = args.optional::<bool>("readWriteDistribution")?.unwrap_or(true);
-        let (rate, size) = (args.value("sampleRate"), args.optional::<i64>("sampleSize")?);
-        let sample_rate = if rate.is_missing() { None } else { rate.as_f64() };
-        if !characteristics && !distribution {
-            bail!(Code::INVALID_OPTIONS, "Cannot skip analyzing all metrics");
-        }
-        if !rate.is_missing() && !sample_rate.is_some_and(|rate| rate > 0.0 && rate <= 1.0) {
-            bail!(Code::BAD_VALUE, "BSON field 'analyzeShardKey.sampleRate' must be above 0 and not above 1");
-        }
-        if size.is_some_and(|size| size <= 0) {
-            bail!(Code::BAD_VALUE, "BSON field 'analyzeShardKey.sampleSize' must be above 0");
-        }
-        if sample_rate.is_some() && size.is_some() {
-            bail!(Code::INVALID_OPTIONS, "Cannot specify both 'sampleRate' and 'sampleSize'");
-        }
-        Ok(AnalyzeShardKey {
-            namespace: Namespace::new(db, collection),
-            pattern: KeyPattern::parse(key)?,
-            key,
-            characteristics,
-            distribution,
-            sample_rate,
-            sample_size: size,
-        })
+        Analysis::parse(args).map(AnalyzeShardKey)
     }
 
     fn run(self, op: &Operation<'a>) -> Result<Reply> {
-        let db = &*self.namespace.database;
-        if matches!(db, "admin" | "config" | "local") || self.namespace.collection.starts_with("system.") {
-            bail!(Code::ILLEGAL_OPERATION, "Cannot run against an internal collection");
-        }
-        let named =
-            op.blocking(|| op.router.named(db, &self.namespace.collection, &|| op.check_interrupt()))?;
-        let (uuid, collation) = match named {
-            Named::Collection { uuid, collation } => (uuid, collation),
-            Named::View { .. } => bail!(
-                Code::COMMAND_NOT_SUPPORTED_ON_VIEW,
-                "Operation not supported for a view: {}",
-                self.namespace
-            ),
-            Named::Nothing => bail!(Code::NAMESPACE_NOT_FOUND, "Namespace {} does not exist", self.namespace),
-        };
-        let mut reply = Reply::ok();
-        if self.characteristics
-            && let Some(found) = op.blocking(|| self.analyze(op))?
-        {
-            reply.append("keyCharacteristics", found.as_raw());
-        }
-        if self.distribution {
-            let subject = Subject { namespace: &self.namespace, uuid, collation, pattern: &self.pattern };
-            let (reads, writes) = op.blocking(|| subject.distributions(op))?;
-            reply.append("readDistribution", reads.as_raw()).append("writeDistribution", writes.as_raw());
-        }
-        Ok(reply)
+        op.blocking(|| self.0.run(&OnShards { op }))
     }
 }
 
-/// An index that has the key.
-struct Supporting {
-    unique: bool,
+/// The cluster's shards.
+struct OnShards<'o, 'a> {
+    op: &'o Operation<'a>,
 }
 
-impl AnalyzeShardKey<'_> {
-    /// What a shard says that has something of the collection.
-    fn ask(&self, op: &Operation<'_>, command: &DocBuf) -> Result<Vec<DocBuf>> {
-        let db = &*self.namespace.database;
-        until_fresh(op, db, &self.namespace.collection, false, |placed| {
+impl Ground for OnShards<'_, '_> {
+    fn database(&self) -> Result<Box<dyn Database>> {
+        let op = self.op;
+        Ok(Box::new(ClusterDatabase::new(op.router, link(op), op.body(), false)))
+    }
+
+    fn identity(&self, namespace: &Namespace) -> Result<([u8; 16], Option<DocBuf>)> {
+        let op = self.op;
+        match op.router.named(&namespace.database, &namespace.collection, &|| op.check_interrupt())? {
+            Named::Collection { uuid, collation } => Ok((uuid, collation)),
+            Named::View { .. } => {
+                bail!(Code::COMMAND_NOT_SUPPORTED_ON_VIEW, "Operation not supported for a view: {namespace}")
+            }
+            Named::Nothing => bail!(Code::NAMESPACE_NOT_FOUND, "Namespace {namespace} does not exist"),
+        }
+    }
+
+    fn indexes(&self, namespace: &Namespace) -> Result<Vec<DocBuf>> {
+        let (op, db) = (self.op, &*namespace.database);
+        let list = doc! { "listIndexes": &*namespace.collection, "cursor": { "batchSize": 1000 } };
+        until_fresh(op, db, &namespace.collection, false, |placed| {
             let to = match placed {
                 Placed::Whole(to) => to.clone(),
                 Placed::Spread(sharded) => op.addressed(sharded, sharded.table.chunks()[0].shard())?,
             };
-            let answer = forward::ask(op, &to, &Body { db, body: command.as_raw() })?;
+            let answer = forward::ask(op, &to, &Body { db, body: list.as_raw() })?;
             Ok(first_batch(answer.reply()))
         })
     }
 
-    /// An index that begins with the key's fields and has all documents.
-    fn index(&self, op: &Operation<'_>) -> Result<Option<Supporting>> {
-        let list = doc! { "listIndexes": &*self.namespace.collection, "cursor": { "batchSize": 1000 } };
-        let mut found: Option<Supporting> = None;
-        for index in self.ask(op, &list)? {
-            let index = index.as_raw();
-            let simple = |collation: RawDoc<'_>| {
-                collation.get("locale").and_then(|locale| locale.as_str()) == Some("simple")
-            };
-            let whole = !index.get("sparse").is_some_and(|sparse| sparse.truthy())
-                && index.get("partialFilterExpression").is_none()
-                && index.get("collation").and_then(|collation| collation.as_doc()).is_none_or(simple);
-            let own = index.get("key").and_then(|key| key.as_doc()).unwrap_or(RawDoc::EMPTY);
-            let mut fields = own.iter();
-            let begins =
-                self.key.iter().all(|field| fields.next().is_some_and(|other| other.key() == field.key()));
-            if !whole || !begins {
-                continue;
-            }
-            let alone = own.iter().count() == self.key.iter().count();
-            let unique = index.get("unique").is_some_and(|unique| unique.truthy())
-                || own.iter().next().is_some_and(|first| first.key() == "_id");
-            let unique = alone && unique && !own.values().any(|value| value.as_str() == Some("hashed"));
-            found = Some(Supporting { unique: unique || found.is_some_and(|before| before.unique) });
-        }
-        Ok(found)
+    fn is_spread(&self, namespace: &Namespace) -> Result<bool> {
+        until_fresh(self.op, &namespace.database, &namespace.collection, false, |placed| {
+            Ok(matches!(placed, Placed::Spread(_)))
+        })
     }
 
-    /// The figures about the key; `None`, where no index has it.
-    fn analyze(&self, op: &Operation<'_>) -> Result<Option<DocBuf>> {
-        let link = link(op);
-        let stop = op.interrupter();
-        let interrupt = || stop.check();
-        let limits = Limits { now_millis: op.now_millis(), ..Limits::default() };
-        let mut cx = Cx::new(limits, &interrupt);
-        let source = Source { router: op.router, link: &link };
-        let spec = doc! { "storageStats": {} };
-        let stats = source.documents(StatsSource::CollStats, &self.namespace, spec.as_raw(), &mut cx)?;
-        let sum = |name: &str| -> i64 {
-            let number =
-                |told: &DocBuf| told.as_raw().get("storageStats")?.as_doc()?.get(name)?.as_exact_i64();
-            stats.iter().filter_map(number).sum()
-        };
-        let (total, size, orphans) = (sum("count"), sum("size"), sum("numOrphanDocs"));
-        if total == 0 {
-            bail!(
-                Code::ILLEGAL_OPERATION,
-                "Cannot analyze the characteristics of a shard key for an empty collection"
-            );
-        }
-        let Some(index) = self.index(op)? else { return Ok(None) };
-        let database = ClusterDatabase::new(op.router, link.clone(), op.body(), false);
-        let stages = self.stages(total);
-        let mut parse = ParseCx::new().with_now(op.now_millis());
-        let pipeline = Arc::new(Pipeline::parse(stages.as_raw(), &self.namespace, &mut parse)?);
-        parse.finish()?;
-        let mut run = database.run(&self.namespace, &pipeline, &mut cx)?;
-        let mut seen = Seen::default();
-        while sheaf_rows::pull(&mut run, &mut cx)? {
-            seen.note(run.row().document());
-        }
-        let monotonicity = self.monotonicity(op, &database, total, &mut cx)?;
-        let threshold = op.router.parameters.double(monotonicity::THRESHOLD);
-        let is_spread =
-            until_fresh(op, &self.namespace.database, &self.namespace.collection, false, |placed| {
-                Ok(matches!(placed, Placed::Spread(_)))
-            })?;
-        Ok(Some(DocBuf::build(|out| {
-            out.append("numDocsTotal", total);
-            if is_spread {
-                out.append("numOrphanDocs", orphans);
-            }
-            out.append("avgDocSizeBytes", size / total);
-            out.append("numDocsSampled", seen.documents);
-            out.append("isUnique", index.unique);
-            out.append("numDistinctValues", seen.values);
-            let mut common = out.array("mostCommonValues");
-            for (count, value) in &seen.most_common {
-                let mut entry = common.document();
-                self.append_value(&mut entry.document("value"), value.as_raw());
-                entry.append("frequency", *count);
-            }
-            drop(common);
-            monotonicity.append(&self.pattern, threshold, &mut out.document("monotonicity"));
-            if is_spread {
-                out.append("note", NOTE);
-            }
-        })))
+    fn write_samples(&self) -> Result<()> {
+        self.op.router.write_samples(&|| self.op.check_interrupt())
     }
 
-    fn monotonicity(
-        &self,
-        op: &Operation<'_>,
-        database: &ClusterDatabase,
-        total: i64,
-        cx: &mut Cx<'_>,
-    ) -> Result<Monotonicity> {
-        let mut found = Monotonicity::default();
-        if !monotonicity::is_open(&self.pattern) {
-            return Ok(found);
-        }
-        let stages = monotonicity::stages(&self.pattern, total);
-        let mut parse = ParseCx::new().with_now(op.now_millis());
-        let pipeline = Arc::new(Pipeline::parse(stages.as_raw(), &self.namespace, &mut parse)?);
-        parse.finish()?;
-        let mut run = database.run(&self.namespace, &pipeline, cx)?;
-        while sheaf_rows::pull(&mut run, cx)? {
-            found.note(run.row().document());
-        }
-        Ok(found)
+    fn noted(&self, collection: &str, filter: &DocBuf, cx: &mut Cx<'_>) -> Result<BoxOperator> {
+        let link = link(self.op);
+        let source = Source { router: self.op.router, link: &link };
+        let find = doc! { "find": collection, "filter": filter.as_raw() };
+        Ok(Box::new(source.of_config(&find, cx)?))
     }
 
-    /// Counts each value of the key, over a sample if there are many documents.
-    fn stages(&self, total: i64) -> ArrayBuf {
-        let size = match self.sample_rate {
-            Some(rate) => ((total as f64 * rate).ceil() as i64).max(1),
-            None => self.sample_size.unwrap_or(SAMPLE_SIZE),
-        };
-        let id = DocBuf::build(|out| {
-            for (at, field) in self.key.iter().enumerate() {
-                out.append(&format!("k{at}"), &format!("${}", field.key()));
-            }
-        });
-        let group = doc! { "$group": { "_id": id.as_raw(), "n": { "$sum": 1i64 } } };
-        let sample = (size < total).then(|| doc! { "$sample": { "size": size } });
-        ArrayBuf::of(&sample.into_iter().chain([group]).collect::<Vec<_>>())
+    fn parameters(&self) -> &Parameters {
+        &self.op.router.parameters
     }
 
-    /// A value of the key by the names of its fields.
-    fn append_value(&self, out: &mut sheaf_bson::DocWriter<'_, Vec<u8>>, value: RawDoc<'_>) {
-        for (at, field) in self.pattern.document().iter().enumerate() {
-            out.append(field.key(), value.get(&format!("k{at}")).unwrap_or(Value::Null));
-        }
+    fn interrupter(&self) -> Interrupter<'_> {
+        self.op.interrupter()
     }
-}
 
-/// What was seen of the key's values.
-#[derive(Default)]
-struct Seen {
-    documents: i64,
-    values: i64,
-    /// How often, the most often first.
-    most_common: Vec<(i64, DocBuf)>,
-}
-
-impl Seen {
-    fn note(&mut self, row: RawDoc<'_>) {
-        let count = row.get("n").and_then(|n| n.as_exact_i64()).unwrap_or(0);
-        self.documents += count;
-        self.values += 1;
-        let least = self.most_common.last().map_or(0, |(least, _)| *least);
-        if self.most_common.len() == MOST_COMMON && count <= least {
-            return;
-        }
-        let value = row.get("_id").and_then(|id| id.as_doc()).unwrap_or(RawDoc::EMPTY);
-        let at = self.most_common.partition_point(|(other, _)| *other >= count);
-        self.most_common.insert(at, (count, DocBuf::from(value)));
-        self.most_common.truncate(MOST_COMMON);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_most_common_values_come_first() {
-        let mut seen = Seen::default();
-        for (value, n) in [(1, 5i64), (2, 9), (3, 1), (4, 7), (5, 2), (6, 8), (7, 1)] {
-            seen.note(doc! { "_id": { "k0": value }, "n": n }.as_raw());
-        }
-        assert_eq!((seen.documents, seen.values), (33, 7));
-        let counts: Vec<i64> = seen.most_common.iter().map(|(count, _)| *count).collect();
-        assert_eq!(counts, [9, 8, 7, 5, 2]);
+    fn now_millis(&self) -> i64 {
+        self.op.now_millis()
     }
 }

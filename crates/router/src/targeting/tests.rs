@@ -1,6 +1,5 @@
-use sheaf_bson::{Timestamp, doc};
-use sheaf_shard::ClusterTime;
-use sheaf_shard::placement::{KeyPattern, RoutingTable};
+use sheaf_bson::{Value, doc, hashed_index_value};
+use sheaf_shard::placement::{Key, KeyPattern, RoutingTable};
 
 use super::*;
 

@@ -1,12 +1,12 @@
 //! Where a statement goes.
 
-use sheaf_bson::path::FieldPath;
 use sheaf_bson::{RawDoc, Value};
 use sheaf_cluster::Sharded;
 use sheaf_errors::{Code, Error, Result};
 use sheaf_exec::write::check_document;
+use sheaf_server::shard_key::ranges::{is_equality, one_key};
 use sheaf_shard::ShardId;
-use sheaf_shard::placement::{Interval, KeyPattern, Ranges};
+use sheaf_shard::placement::Ranges;
 use sheaf_timeseries::{Measurement, TimeseriesOptions, bucket_of};
 
 use super::batch::{Kind, document_of};
@@ -193,106 +193,16 @@ impl<'d> Selection<'d> {
     }
 }
 
-/// The one key that a filter names, if it names one. `simple`: strings compare by their bytes.
-pub fn one_key(filter: RawDoc<'_>, pattern: &KeyPattern, simple: bool) -> Option<Ranges> {
-    let mut bounds = Vec::new();
-    for field in pattern.fields() {
-        let value = equality(filter, &field.path)?;
-        if !simple && depends_on_collation(value) {
-            return None;
-        }
-        bounds.push(vec![Interval::point(value)]);
-    }
-    Some(pattern.ranges_of(&bounds))
-}
-
-fn depends_on_collation(value: Value<'_>) -> bool {
-    matches!(value, Value::String(_) | Value::Document(_) | Value::Array(_))
-}
-
 /// Whether a filter's `_id` is one value.
 fn is_id(value: Value<'_>) -> bool {
     is_equality(value).is_some_and(|value| !value.is_missing())
 }
 
-/// The one value that an entry of a filter asks for: `{a: 5}`, `{a: {$eq: 5}}`.
-fn is_equality(value: Value<'_>) -> Option<Value<'_>> {
-    match value {
-        Value::Missing | Value::Regex(_) | Value::Undefined => None,
-        Value::Document(document) => match document.iter().next() {
-            Some(first) if first.key().starts_with('$') => {
-                (first.key() == "$eq" && document.count() == 1).then(|| first.value())
-            }
-            _ => Some(value),
-        },
-        value => Some(value),
-    }
-}
-
-/// The one value that a filter asks for at a path; none that is an array, since no key has one.
-fn equality<'d>(filter: RawDoc<'d>, path: &FieldPath) -> Option<Value<'d>> {
-    for entry in filter.iter() {
-        if entry.key() == "$and" {
-            let parts = entry.value().as_array().into_iter().flat_map(|parts| parts.values());
-            let found = parts.filter_map(|part| part.as_doc()).find_map(|part| equality(part, path));
-            if found.is_some() {
-                return found;
-            }
-            continue;
-        }
-        let rest = match path.dotted().strip_prefix(entry.key()) {
-            Some("") => None,
-            Some(rest) if rest.starts_with('.') => Some(&rest[1..]),
-            _ => continue,
-        };
-        let Some(value) = is_equality(entry.value()) else { continue };
-        let value = match (rest, value) {
-            (None, value) => value,
-            (Some(rest), Value::Document(document)) => match FieldPath::new(rest).get(document) {
-                Value::Missing => Value::Null,
-                value => value,
-            },
-            _ => continue,
-        };
-        if !matches!(value, Value::Array(_)) {
-            return Some(value);
-        }
-    }
-    None
-}
-
 #[cfg(test)]
 mod tests {
-    use sheaf_bson::{DocBuf, doc};
+    use sheaf_bson::doc;
 
     use super::*;
-
-    fn found(filter: &DocBuf, path: &str) -> Option<i64> {
-        equality(filter.as_raw(), &FieldPath::new(path)).and_then(|value| value.as_exact_i64())
-    }
-
-    #[test]
-    fn one_value_is_found_where_a_filter_names_it() {
-        for filter in [
-            doc! { "a": { "b": 5 } },
-            doc! { "a.b": 5 },
-            doc! { "a.b": { "$eq": 5 } },
-            doc! { "x": 1, "$and": [{ "y": 2 }, { "a.b": 5 }] },
-        ] {
-            assert_eq!(found(&filter, "a.b"), Some(5), "{filter:?}");
-        }
-        for filter in [
-            doc! {},
-            doc! { "a.b": { "$gt": 5 } },
-            doc! { "a.b": { "$eq": 5, "$gt": 1 } },
-            doc! { "a.b": { "$in": [5] } },
-            doc! { "a.b": [5] },
-            doc! { "a.bc": 5 },
-            doc! { "$or": [{ "a.b": 5 }] },
-        ] {
-            assert_eq!(found(&filter, "a.b"), None, "{filter:?}");
-        }
-    }
 
     #[test]
     fn an_id_is_one_value() {

@@ -19,7 +19,7 @@ mod own;
 mod rounds;
 mod twice;
 
-pub use aim::{Aim, Selection, one_key};
+pub use aim::{Aim, Selection};
 pub use anywhere::{Search, may_execute};
 pub use attempt::{Attempts, said};
 pub use batch::{Batch, Kind};

@@ -1,6 +1,7 @@
 //! Commands for administrators and handshakes.
 
 mod analyze;
+mod analyze_shard_key;
 mod audit_config;
 mod auto_compact;
 pub mod cluster_parameter;
@@ -32,6 +33,7 @@ pub static COMMANDS: &[Entry<RunOnMongod>] = &[
     registered!(index_commit_quorum::SetIndexCommitQuorum<'_>),
     registered!(cluster_parameter::GetClusterParameter),
     registered!(cluster_parameter::SetClusterParameter<'_>),
+    registered!(analyze_shard_key::AnalyzeShardKey<'_>),
     registered!(query_analyzer::ConfigureQueryAnalyzer<'_>),
     registered!(fsync::Fsync),
     registered!(fsync::FsyncUnlock),

@@ -1,21 +1,14 @@
 //! How reads and writes would spread over the ranges of a shard key: what `analyzeShardKey` makes of samples of queries.
 
-use std::sync::Arc;
-
-use sheaf_aggregate::{Database, Namespace, Pipeline};
+use sheaf_aggregate::Namespace;
 use sheaf_bson::{ArrayBuf, Binary, DocBuf, DocWriter, RawDoc, Value, doc};
 use sheaf_errors::{Code, Error, Result};
-use sheaf_expr::ParseCx;
 use sheaf_front::sampling::{DIFFS, SAMPLES, changes};
-use sheaf_rows::{Cx, Limits, Operator};
+use sheaf_rows::{Cx, Operator};
 use sheaf_shard::placement::{Key, KeyPattern, KeyRange, Ranges};
 
-use crate::database::ClusterDatabase;
-use crate::merged::link;
-use crate::op::Operation;
-use crate::stats::Source;
-use crate::targeting;
-use crate::write::one_key;
+use super::ground::{Ground, each_row, limits};
+use super::ranges::{compares_bytes, one_key, ranges_of_filter};
 
 /// Into how many ranges the collection is cut.
 const RANGES: &str = "analyzeShardKeyNumRanges";
@@ -41,31 +34,28 @@ pub struct Subject<'s> {
 impl Subject<'_> {
     /// `readDistribution` and `writeDistribution`.
     ///
-    /// Errors: 4952606, if the key has too few values for the ranges; `BadValue`, if it has arrays; those of the cluster.
-    pub fn distributions(&self, op: &Operation<'_>) -> Result<(DocBuf, DocBuf)> {
-        op.router.write_samples(&|| op.check_interrupt())?;
+    /// Errors: 4952606, if the key has too few values for the ranges; `BadValue`, if it has arrays; those of reading.
+    pub fn distributions(&self, ground: &dyn Ground) -> Result<(DocBuf, DocBuf)> {
+        ground.write_samples()?;
         let (mut reads, mut writes) = (Figures::default(), Figures::default());
-        let link = link(op);
-        let source = Source { router: op.router, link: &link };
-        let stop = op.interrupter();
+        let stop = ground.interrupter();
         let interrupt = || stop.check();
-        let mut cx = Cx::new(limits(op), &interrupt);
+        let mut cx = Cx::new(limits(ground), &interrupt);
         let uuid = Value::Binary(Binary { subtype: 4, bytes: &self.uuid });
-        let command = doc! { "find": SAMPLES, "filter": { "collectionUuid": uuid } };
-        let mut samples = source.of_config(&command, &mut cx)?;
+        let filter = doc! { "collectionUuid": uuid };
+        let mut samples = ground.noted(SAMPLES, &filter, &mut cx)?;
         let mut cuts = None;
         while sheaf_rows::pull(&mut samples, &mut cx)? {
             let Some(query) = Query::parse(samples.row().document()) else { continue };
             // Where nothing was sampled nothing has to be cut.
             let cuts = match &mut cuts {
                 Some(cuts) => cuts,
-                none => none.insert(self.cuts(op)?),
+                none => none.insert(self.cuts(ground)?),
             };
             let figures = if query.is_read() { &mut reads } else { &mut writes };
             figures.add(&query, self, cuts);
         }
-        let command = doc! { "find": DIFFS, "filter": { "collectionUuid": uuid } };
-        let mut diffs = source.of_config(&command, &mut cx)?;
+        let mut diffs = ground.noted(DIFFS, &filter, &mut cx)?;
         while sheaf_rows::pull(&mut diffs, &mut cx)? {
             let diff = diffs.row().document().get("diff").and_then(|diff| diff.as_doc());
             writes.key_updates += i64::from(diff.is_some_and(|diff| self.changes_key(diff)));
@@ -78,9 +68,9 @@ impl Subject<'_> {
     }
 
     /// The keys at which ranges of about as many documents begin, besides the first.
-    fn cuts(&self, op: &Operation<'_>) -> Result<Vec<Key>> {
-        let ranges = op.router.parameters.int(RANGES).max(1) as usize;
-        let mut keys = self.keys(op, ranges as i64 * DOCUMENTS_PER_RANGE)?;
+    fn cuts(&self, ground: &dyn Ground) -> Result<Vec<Key>> {
+        let ranges = ground.parameters().int(RANGES).max(1) as usize;
+        let mut keys = self.keys(ground, ranges as i64 * DOCUMENTS_PER_RANGE)?;
         keys.sort();
         cut(&keys, ranges).ok_or_else(|| {
             keys.dedup();
@@ -97,7 +87,7 @@ impl Subject<'_> {
     }
 
     /// The keys of some documents.
-    fn keys(&self, op: &Operation<'_>, size: i64) -> Result<Vec<Key>> {
+    fn keys(&self, ground: &dyn Ground, size: i64) -> Result<Vec<Key>> {
         let fields = DocBuf::build(|out| {
             for field in self.pattern.fields() {
                 out.append(field.path.dotted(), 1);
@@ -105,31 +95,24 @@ impl Subject<'_> {
         });
         let stages =
             ArrayBuf::of(&[doc! { "$sample": { "size": size } }, doc! { "$project": fields.as_raw() }]);
-        let stop = op.interrupter();
-        let interrupt = || stop.check();
-        let mut cx = Cx::new(limits(op), &interrupt);
-        let database = ClusterDatabase::new(op.router, link(op), op.body(), false);
-        let mut parse = ParseCx::new().with_now(op.now_millis());
-        let pipeline = Arc::new(Pipeline::parse(stages.as_raw(), self.namespace, &mut parse)?);
-        parse.finish()?;
-        let mut run = database.run(self.namespace, &pipeline, &mut cx)?;
         let mut keys = Vec::new();
-        while sheaf_rows::pull(&mut run, &mut cx)? {
-            let key = self.pattern.key_of(run.row().document());
+        each_row(ground, self.namespace, &stages, |row| {
+            let key = self.pattern.key_of(row);
             keys.push(key.map_err(|error| Error::bad_value(error.message()))?);
-        }
+            Ok(())
+        })?;
         Ok(keys)
     }
 
     /// Whether strings of a query compare by their bytes.
     fn is_simple(&self, collation: Option<RawDoc<'_>>) -> bool {
-        targeting::compares_bytes(self.collation.as_ref(), collation)
+        compares_bytes(self.collation.as_ref(), collation)
     }
 
     /// What a query needs, and the keys that it is about.
     fn reach(&self, query: &Query<'_>) -> (Reach, Ranges) {
         let simple = self.is_simple(query.collation);
-        let ranges = targeting::ranges_of_filter(self.pattern, query.filter, simple);
+        let ranges = ranges_of_filter(self.pattern, query.filter, simple);
         if let Some(key) = one_key(query.filter, self.pattern, simple) {
             return (Reach::Single, key);
         }
@@ -145,10 +128,6 @@ impl Subject<'_> {
             false => (Reach::Multi, ranges),
         }
     }
-}
-
-fn limits(op: &Operation<'_>) -> Limits {
-    Limits { now_millis: op.now_millis(), ..Limits::default() }
 }
 
 /// Keys that cut these, which are in order, into ranges of about as many; `None`: there are too few different ones.

@@ -142,7 +142,9 @@ def another_key():
     """A node with another key, or without, is no member, and is named; what speaks without a proof is not listened to."""
     with contextlib.ExitStack() as stack:
         keys = stack.enter_context(Keys())
-        one = stack.enter_context(Server(args=["--replSet", "rs", "--keyFile", keys.key]))
+        audit = pathlib.Path(keys.key).with_name("audit.json")
+        audited = ["--auditDestination", "file", "--auditFormat", "JSON", "--auditPath", str(audit)]
+        one = stack.enter_context(Server(args=["--replSet", "rs", "--keyFile", keys.key, *audited]))
         stranger = stack.enter_context(Server(args=["--replSet", "rs", "--keyFile", keys.other]))
         open_one = stack.enter_context(Server(args=["--replSet", "rs"]))
         initiate([one], "rs")
@@ -164,6 +166,8 @@ def another_key():
         for bytes in (greeting, b"ShMb" + b"ShKy" + 32 * b"n" + b"\x01" + 32 * b"p", b"ShCp" + 40 * b"\0"):
             assert answer_to(one, bytes) == b"" or bytes[4:8] == b"ShKy"
         wait_for("the stranger is named", lambda: "it does not prove that it has the key" in log_of(one))
+        refused = '"param" : {"user":"__system","db":"local","mechanism":"keyFile"}, "result" : 18 }'
+        wait_for("it is in the audit log", lambda: refused in audit.read_text())
         # Whoever has dialled it is told, too.
         wait_for("it is named where it was dialled", lambda: "it does not take the proof of the key" in log_of(one))
         named = f'"host":"127.0.0.1:{open_one.port}","why":"it does not answer as one that has a key'

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use bytes::{Buf, Bytes, BytesMut};
 use sheaf_bson::DocBuf;
+use sheaf_front::audit::noted;
 use sheaf_front::front::Guest;
 use sheaf_front::log::ids;
 use sheaf_repl::Envelope;
@@ -97,6 +98,9 @@ pub(super) fn not_believed(replica: &Replica, remote: &str, error: io::Error) ->
             if let Some(count) = wrong.told {
                 let about = sheaf_bson::doc! { "host": remote, "why": &wrong.to_string(), "connections": count as i64 };
                 warn(about);
+                if let Ok(remote) = remote.parse() {
+                    tokio::task::block_in_place(|| noted::refused_member(&replica.front, remote));
+                }
             }
             error
         }

@@ -1,14 +1,15 @@
 //! What of requests is written down, and when.
 
 use std::borrow::Cow;
+use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 
-use sheaf_auth::{Account, RoleName};
+use sheaf_auth::{Account, MEMBER_USER, RoleName};
 use sheaf_bson::{DocBuf, DocWriter, RawDoc, Value, doc};
 use sheaf_errors::{Code, Error, Result};
 
 use super::Promise;
-use super::event::{Event, Who};
+use super::event::{Event, Place, Who};
 use crate::client::Client;
 use crate::command::Authentication;
 use crate::front::Front;
@@ -199,6 +200,18 @@ pub fn authenticated(
         param = param.with("claims", claims);
     }
     happens(request, account, &event(request.front, "authenticate", result, param))
+}
+
+/// Somebody has not proved that it is a member, on a link. It is refused whether that can be written down or not, and the server's log has it.
+pub fn refused_member(front: &Front, remote: SocketAddr) {
+    let Some(audit) = &front.audit else { return };
+    let place = Place::Tcp { local: None, remote };
+    let who = Who { id: *uuid::Uuid::new_v4().as_bytes(), place, ..Who::default() };
+    let (user, db) = MEMBER_USER;
+    let param = doc! { "user": user, "db": db, "mechanism": "keyFile" };
+    if let Ok(place) = audit.append(&who, &event(front, "authenticate", Code::AUTHENTICATION_FAILED, param)) {
+        audit.settle(place);
+    }
 }
 
 /// A client is about to be no longer who it was.

@@ -255,6 +255,30 @@ impl Stage for GeoNear {
     }
 }
 
+impl GeoNear {
+    /// Checks what it may ask of measurements; `meta` is whether the path is in their meta value.
+    ///
+    /// Errors: 5892921, 5860207, 5860208.
+    pub(crate) fn check_measured(&self, meta: Option<&str>) -> Result<()> {
+        let Some(key) = &self.key else {
+            bail!(5892921, "Must specify 'key' option for $geoNear on a time-series collection");
+        };
+        if sheaf_timeseries::meta_path(key, meta).is_some() {
+            return Ok(());
+        }
+        if self.source.as_raw().element("query").is_some() {
+            bail!(
+                5860207,
+                "Must not specify 'query' for $geoNear on a time-series collection; use $match instead"
+            );
+        }
+        if self.include_locs.is_some() {
+            bail!(5860208, "$geoNear 'includeLocs' is not supported on time-series metrics");
+        }
+        Ok(())
+    }
+}
+
 /// Runs `$geoNear`.
 struct GeoNearRun {
     stage: Arc<GeoNear>,
@@ -317,7 +341,7 @@ impl Operator for GeoNearRun {
                 let Some(key) = &stage.key else {
                     bail!(40603, "$geoNear was not the first stage in the pipeline.");
                 };
-                self.measured = Some(Measured::begin(&stage, key, &mut self.input, cx)?);
+                self.measured = Some(Measured::begin(&stage.filter(key, cx)?, &mut self.input, cx)?);
                 self.next_measured()
             }
         }

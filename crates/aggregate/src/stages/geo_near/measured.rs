@@ -3,37 +3,12 @@
 use std::sync::Arc;
 
 use sheaf_bson::{RawDoc, Value};
-use sheaf_errors::{Result, bail};
+use sheaf_errors::Result;
 use sheaf_query::matcher::Matcher;
 use sheaf_query::sort::Sorted;
 use sheaf_rows::{BoxOperator, Cx, Figures, pull};
 
-use super::GeoNear;
 use crate::stages::set_aside::{AsideRow, SetAside};
-
-impl GeoNear {
-    /// Checks what it may ask of measurements; `meta` is whether the path is in their meta value.
-    ///
-    /// Errors: 5892921, 5860207, 5860208.
-    pub(crate) fn check_measured(&self, meta: Option<&str>) -> Result<()> {
-        let Some(key) = &self.key else {
-            bail!(5892921, "Must specify 'key' option for $geoNear on a time-series collection");
-        };
-        if sheaf_timeseries::meta_path(key, meta).is_some() {
-            return Ok(());
-        }
-        if self.source.as_raw().element("query").is_some() {
-            bail!(
-                5860207,
-                "Must not specify 'query' for $geoNear on a time-series collection; use $match instead"
-            );
-        }
-        if self.include_locs.is_some() {
-            bail!(5860208, "$geoNear 'includeLocs' is not supported on time-series metrics");
-        }
-        Ok(())
-    }
-}
 
 /// Documents with their distances, nearest first.
 pub(super) struct Measured {
@@ -42,19 +17,13 @@ pub(super) struct Measured {
 }
 
 impl Measured {
-    /// Measures what is left of the input, beginning with the row on which it stands.
+    /// Measures what is left of the input and has the filter's distances, beginning with the row on which it stands.
     ///
-    /// Errors: those of the stage's arguments, of the input and of what is set aside.
-    pub(super) fn begin(
-        stage: &GeoNear,
-        key: &str,
-        input: &mut BoxOperator,
-        cx: &mut Cx<'_>,
-    ) -> Result<Measured> {
-        let filter = stage.filter(key, cx)?;
+    /// Errors: those of the input and of what is set aside.
+    pub(super) fn begin(filter: &Matcher, input: &mut BoxOperator, cx: &mut Cx<'_>) -> Result<Measured> {
         let mut rows = SetAside::new(cx);
         loop {
-            measure(&filter, input.row().document(), &mut rows)?;
+            measure(filter, input.row().document(), &mut rows)?;
             cx.check_interrupt()?;
             if !pull(input, cx)? {
                 break;

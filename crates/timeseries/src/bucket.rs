@@ -151,9 +151,16 @@ impl Bucket {
     /// The parts of a stored bucket; `None` if it is closed or no bucket that could be added to.
     pub fn open(stored: RawDoc<'_>, options: &TimeseriesOptions) -> Option<Self> {
         let control = stored.get("control")?.as_doc()?;
-        if control.get("closed").is_some_and(|closed| closed.truthy())
-            || !(PLAIN..=i64::from(PACKED_UNORDERED)).contains(&control.get("version")?.as_exact_i64()?)
-        {
+        if control.get("closed").is_some_and(|closed| closed.truthy()) {
+            return None;
+        }
+        Bucket::read(stored, options)
+    }
+
+    /// The parts of a bucket, also of one that is closed; `None` for what is none.
+    pub fn read(stored: RawDoc<'_>, options: &TimeseriesOptions) -> Option<Self> {
+        let control = stored.get("control")?.as_doc()?;
+        if !(PLAIN..=i64::from(PACKED_UNORDERED)).contains(&control.get("version")?.as_exact_i64()?) {
             return None;
         }
         let (Value::ObjectId(id), data) = (stored.get("_id")?, stored.get("data")?.as_doc()?) else {

@@ -47,6 +47,8 @@ pub struct WriteCx<'c> {
     /// Called just before each change is given to storage: a retryable write names its statement and what a
     /// retry is to be answered with.
     pub before_change: Option<&'c BeforeChange<'c>>,
+    /// What documents have to be beside what validators ask for; `None`: they may be anything.
+    pub judge: Option<&'c Judge<'c>>,
     /// How many documents a record stands for, which updates count; `None`: each stands for itself.
     pub stands_for: Option<&'c StandsFor<'c>>,
 }
@@ -67,6 +69,9 @@ impl WriteCx<'_> {
         if update.is_replacement() { self.empty_timestamp() } else { self.timestamp }
     }
 }
+
+/// See [`WriteCx::judge`].
+pub type Judge<'c> = dyn Fn(RawDoc<'_>) -> sheaf_errors::Result<()> + 'c;
 
 /// See [`WriteCx::stands_for`].
 pub type StandsFor<'c> = dyn Fn(RawDoc<'_>) -> sheaf_errors::Result<u64> + 'c;

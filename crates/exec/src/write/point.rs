@@ -84,6 +84,9 @@ fn update_once(
     result.examined.1 = 1;
     if let Some((new, delta)) = &changed {
         let (before, after): (RawDoc<'_>, RawDoc<'_>) = (old.as_raw(), new.as_raw());
+        if let Some(judge) = cx.judge {
+            judge(after)?;
+        }
         if let Some(validator) = validator {
             validator.enforce(Some(before), after, cx.report)?;
         }

@@ -190,6 +190,9 @@ impl Run<'_> {
     }
 
     fn check(&self, old: Option<RawDoc<'_>>, new: RawDoc<'_>) -> Result<()> {
+        if let Some(judge) = self.cx.judge {
+            judge(new)?;
+        }
         match &self.validator {
             Some(validator) => validator.enforce(old, new, self.cx.report),
             None => Ok(()),

@@ -39,6 +39,11 @@ impl Bypass {
         let empty_timestamps = args.optional::<bool>("bypassEmptyTsReplacement")?.unwrap_or(false);
         Ok(Bypass { validation, empty_timestamps })
     }
+
+    /// The same for documents that stand in a log, whose timestamps are what they are.
+    pub fn as_logged(self) -> Self {
+        Bypass { empty_timestamps: true, ..self }
+    }
 }
 
 /// The fields that insert, update and delete share.
@@ -239,6 +244,7 @@ pub fn with_cx<T>(op: &Operation<'_>, bypass: Bypass, work: impl FnOnce(WriteCx<
         keep_empty_timestamps: bypass.empty_timestamps,
         ownership: ownership.as_ref(),
         before_change: None,
+        judge: None,
         stands_for: None,
     })
 }

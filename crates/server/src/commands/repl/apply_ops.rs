@@ -6,10 +6,10 @@
 use std::sync::Arc;
 
 use sheaf_auth::Target;
-use sheaf_bson::{DocBuf, DocWriter, RawDoc, Value};
+use sheaf_bson::{DocBuf, DocWriter, RawDoc, Timestamp, Value};
 use sheaf_errors::{Code, Error, Result, bail};
 use sheaf_exec::plan::Query;
-use sheaf_exec::write::{UpdateStatement, run_update};
+use sheaf_exec::write::{UpdateStatement, WriteCx, prepare_insert, run_update};
 use sheaf_expr::ParseCx;
 use sheaf_front::access::Rights;
 use sheaf_front::dispatch::authorize;
@@ -21,6 +21,7 @@ use crate::commands::TABLE;
 use crate::commands::crud::query::{collated_cx, parse_filter};
 use crate::commands::crud::writes::{Bypass, check_writable_in, refuse_view, with_cx, with_writer};
 use crate::commands::ddl::names;
+use crate::commands::timeseries::{check_bucket, is_buckets};
 use crate::op::Operation;
 use crate::reply::Reply;
 
@@ -176,7 +177,8 @@ fn apply(op: &Operation<'_>, entry: &Entry<'_>, bypass: Bypass) -> Result<bool> 
         "i" | "u" | "d" => {
             let catalog = op.catalog();
             entry.check_uuid(&catalog)?;
-            if catalog.collection(entry.namespace).is_none() {
+            let found = catalog.collection(entry.namespace);
+            if found.is_none() {
                 if entry.kind == "d" {
                     return Ok(true);
                 }
@@ -188,6 +190,7 @@ fn apply(op: &Operation<'_>, entry: &Entry<'_>, bypass: Bypass) -> Result<bool> 
                 );
             }
             match entry.kind {
+                "i" if found.is_some_and(|found| is_buckets(found)) => insert_bucket(op, entry, bypass),
                 "i" => insert(op, entry, bypass),
                 "u" => update(op, entry, bypass),
                 _ => {
@@ -206,7 +209,29 @@ fn apply(op: &Operation<'_>, entry: &Entry<'_>, bypass: Bypass) -> Result<bool> 
 /// An insert of what is there already puts it in the place of that.
 fn insert(op: &Operation<'_>, entry: &Entry<'_>, bypass: Bypass) -> Result<bool> {
     let (db, body) = entry.insert(bypass.validation)?;
-    match write_command(op, db, &body) {
+    insert_or_replace(op, entry, bypass, write_command(op, db, &body))
+}
+
+/// A log tells of measurements by their buckets, which the command does not insert.
+fn insert_bucket(op: &Operation<'_>, entry: &Entry<'_>, bypass: Bypass) -> Result<bool> {
+    let document = entry.object()?;
+    entry.id_of(document, "insert")?;
+    let result = with_writer(op, true, |w| {
+        let Some(buckets) = w.collection(entry.namespace)? else { return Ok(()) };
+        check_bucket(&buckets, document)?;
+        let prepared = prepare_insert(document, &crate::node::new_object_id, Timestamp(0))?;
+        w.insert(&buckets, prepared.as_ref().map_or(document, |prepared| prepared.as_raw()))
+    });
+    insert_or_replace(op, entry, bypass, result)
+}
+
+fn insert_or_replace(
+    op: &Operation<'_>,
+    entry: &Entry<'_>,
+    bypass: Bypass,
+    inserted: Result<()>,
+) -> Result<bool> {
+    match inserted {
         Err(error) if error.code() == Code::DUPLICATE_KEY => {
             let document = entry.object()?;
             let id = entry.id_of(document, "insert")?;
@@ -256,18 +281,24 @@ fn replace(
     id: Value<'_>,
     (update, upsert): (Update, bool),
 ) -> Result<bool> {
-    let (db, name) = names::split(entry.namespace);
-    check_writable_in(db, name)?;
     let filter = DocBuf::build(|out| _ = out.document("_id").append("$eq", id));
     with_writer(op, true, |w| {
         let Some(collection) = w.collection(entry.namespace)? else { return Ok(false) };
         refuse_view(&collection)?;
+        let is_of_buckets = is_buckets(&collection);
+        if !is_of_buckets {
+            check_writable_in(collection.db(), collection.name())?;
+        }
         let mut cx = collated_cx(op, entry.namespace, None, None)?;
         let collator = cx.collator().cloned();
         let matcher = Arc::new(parse_filter(Some(filter.as_raw()), &mut cx)?);
         let query = Query { matcher: Some(matcher), collator, ..Query::default() };
         let statement = UpdateStatement { query, update, multi: false, upsert };
-        let result = with_cx(op, bypass, |cx| run_update(w, &cx, &collection, &statement, false))?;
+        let judge = |document: RawDoc<'_>| check_bucket(&collection, document);
+        let result = with_cx(op, bypass.as_logged(), |cx| {
+            let cx = WriteCx { judge: if is_of_buckets { Some(&judge) } else { None }, ..cx };
+            run_update(w, &cx, &collection, &statement, false)
+        })?;
         Ok(result.matched > 0 || result.upserted.is_some())
     })
 }

@@ -1,11 +1,14 @@
 //! The two parts of a time-series collection, as whoever makes one makes them.
 
-use sheaf_bson::{DocBuf, Value};
+use sheaf_bson::{DocBuf, RawDoc, Value};
 use sheaf_errors::{Code, Error, Result, bail};
 use sheaf_exec::ddl::collection_options::with_changes;
 use sheaf_storage::{Collection, CollectionChange, CreateCollection, Interrupt, OpTime};
-use sheaf_timeseries::{TimeseriesOptions, bucket_id_index, default_index, split_buckets, unpack_stage};
+use sheaf_timeseries::{
+    Bucket, TimeseriesOptions, bucket_id_index, default_index, split_buckets, unpack_stage,
+};
 
+use super::options_of;
 use crate::commands::ddl::{names, views};
 use crate::node::Node;
 
@@ -25,6 +28,16 @@ pub fn buckets(timeseries: &TimeseriesOptions, options: DocBuf) -> Result<Create
 /// The error for a name that something else has.
 pub fn exists(namespace: &str) -> Error {
     Error::new(Code::NAMESPACE_EXISTS, format!("A timeseries collection already exists. NS: {namespace}"))
+}
+
+/// Whether a document may be one of these buckets: readers take its columns apart.
+///
+/// Errors: `BadValue`.
+pub fn check_bucket(buckets: &Collection, document: RawDoc<'_>) -> Result<()> {
+    match Bucket::read(document, &options_of(buckets)?) {
+        Some(_) => Ok(()),
+        None => bail!(Code::BAD_VALUE, "Not a bucket of {}: columns, bounds, times", buckets.namespace),
+    }
 }
 
 /// Makes the view on buckets that are there.

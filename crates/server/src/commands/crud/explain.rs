@@ -18,7 +18,7 @@ use sheaf_query::update::ApplyCx;
 use sheaf_storage::{Collection, View};
 
 use super::aggregate::Aggregate;
-use super::bulk_write::{BulkWrite, Only};
+use super::bulk_write::{BulkWrite, Only, OnlyMeasured};
 use super::count::Count;
 use super::delete::Delete;
 use super::distinct::Distinct;
@@ -34,7 +34,7 @@ use sheaf_rows::{Cx, Limits};
 use crate::args::Args;
 use crate::command::*;
 use crate::commands::ddl::names;
-use crate::commands::timeseries::{self, MeasuredDelete, MeasuredUpdate, Selected};
+use crate::commands::timeseries::{self, MeasuredDelete, MeasuredUpdate, Selected, UpdateParts};
 use crate::op::Operation;
 use crate::query_settings::FIELD;
 use crate::reply::Reply;
@@ -118,14 +118,7 @@ impl<'a> Command<'a, Operation<'a>> for Explain<'a> {
                 let update: Update<'a> = inner("update", self.command)?;
                 let (collection, one) = (update.collection, update.only()?);
                 if let Some((view, measured)) = measured(op, collection)? {
-                    let on = timeseries::to_explain(op, &view, &measured)?;
-                    let update = MeasuredUpdate::of(op, &measured, &on, &one.parts(update.variables))?;
-                    let test = |bucket: RawDoc<'_>| {
-                        let changes = would_modify(op, &update.statement, bucket)?.changed > 0;
-                        update.would_update(bucket, changes)
-                    };
-                    let (query, top) = (&update.statement.query, Top::Update { multi: true, upsert: false });
-                    return self.plans(op, &view, &on.buckets.namespace, query, top, Some(&test));
+                    return self.update_measured(op, &view, &measured, &one.parts(update.variables));
                 }
                 let statement = one.statement(op, collection, update.variables)?;
                 let top = Top::Update { multi: statement.multi, upsert: statement.upsert };
@@ -152,6 +145,23 @@ impl<'a> Command<'a, Operation<'a>> for Explain<'a> {
                 let command: BulkWrite<'a> = inner("bulkWrite", self.command)?;
                 if op.db() != "admin" {
                     bail!(Code::UNAUTHORIZED, "bulkWrite may only be run against the admin database.");
+                }
+                let is_measured = |on: &str, says: bool| {
+                    let view = op.view()?;
+                    let found = view.collection(on).cloned();
+                    let found = found
+                        .filter(|found| found.is_timeseries() || (says && timeseries::is_buckets(found)));
+                    Ok(found.map(|found| (view, found)))
+                };
+                let explained =
+                    command.explain_measured(is_measured, |(view, measured), only| match only {
+                        OnlyMeasured::Update(parts) => self.update_measured(op, &view, &measured, &parts),
+                        OnlyMeasured::Delete(selected, multi) => {
+                            self.delete_measured(op, &view, &measured, &selected, multi)
+                        }
+                    })?;
+                if let Some(reply) = explained {
+                    return Ok(reply);
                 }
                 match command.only(op)? {
                     (on, Only::Update(statement)) => {
@@ -278,6 +288,23 @@ impl Explain<'_> {
             return explain_pipeline(op, &on, &parsed, None, hint, self.verbosity, self.command);
         }
         self.plans(op, &view, namespace, query, top, would_modify)
+    }
+
+    fn update_measured(
+        &self,
+        op: &Operation<'_>,
+        view: &View,
+        measured: &Collection,
+        parts: &UpdateParts<'_>,
+    ) -> Result<Reply> {
+        let on = timeseries::to_explain(op, view, measured)?;
+        let update = MeasuredUpdate::of(op, measured, &on, parts)?;
+        let test = |bucket: RawDoc<'_>| {
+            let changes = would_modify(op, &update.statement, bucket)?.changed > 0;
+            update.would_update(bucket, changes)
+        };
+        let (query, top) = (&update.statement.query, Top::Update { multi: true, upsert: false });
+        self.plans(op, view, &on.buckets.namespace, query, top, Some(&test))
     }
 
     fn delete_measured(

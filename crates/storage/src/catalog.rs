@@ -8,7 +8,7 @@ use std::task::Waker;
 use ahash::AHashMap;
 use sheaf_bson::{DocBuf, RawDoc, Value};
 use sheaf_collation::{Collator, SharedCollator};
-use sheaf_errors::{Code, Error, Result};
+use sheaf_errors::{Code, Error, Result, bail};
 use uuid::Uuid;
 
 use crate::critical::{impossible, must};
@@ -47,6 +47,22 @@ impl Catalog {
     /// Whether the database has any collection.
     pub fn has_database(&self, db: &str) -> bool {
         self.databases.contains_key(db)
+    }
+
+    /// Whether there may be a database of this name: two must not differ by case alone.
+    ///
+    /// Errors: `DatabaseDifferCase`.
+    pub fn check_case(&self, db: &str) -> Result<()> {
+        if self.has_database(db) {
+            return Ok(());
+        }
+        match self.databases().find(|known| known.eq_ignore_ascii_case(db)) {
+            None => Ok(()),
+            Some(known) => bail!(
+                Code::DATABASE_DIFFER_CASE,
+                "db already exists with different case already have: [{known}] trying to create [{db}]"
+            ),
+        }
     }
 
     /// Collections and views of a database, by name.

@@ -11,7 +11,7 @@ use sheaf_bson::{DocBuf, RawDoc};
 use sheaf_errors::{Code, Result, bail};
 
 use super::command::{Command, Told, create_command, drop_command, index_names_command, no_collection};
-use crate::catalog::{Catalog, Collection};
+use crate::catalog::{Catalog, Collection, split};
 use crate::commit::prepared::Prepared;
 use crate::core::Core;
 use crate::locks::{Closed, Pass};
@@ -196,13 +196,14 @@ impl Core {
         self.run_commands(&[command], &[])
     }
 
-    /// Errors: `NamespaceExists`.
+    /// Errors: `NamespaceExists`, `DatabaseDifferCase`.
     pub(crate) fn refuse_existing(&self, namespace: &str) -> Result<()> {
-        if let Some(existing) = self.published.peek_catalog().collection(namespace) {
+        let catalog = self.published.peek_catalog();
+        if let Some(existing) = catalog.collection(namespace) {
             let what = if existing.is_view() { "view" } else { "collection" };
             bail!(Code::NAMESPACE_EXISTS, "a {what} '{namespace}' already exists");
         }
-        Ok(())
+        catalog.check_case(split(namespace).0)
     }
 
     pub fn drop_collection(
@@ -285,6 +286,7 @@ impl Core {
             else {
                 continue;
             };
+            catalog.check_case(split(to).0)?;
             let target = catalog.collection(to).filter(|target| target.uuid != source.uuid);
             check(source, target.map(|target| &**target))?;
             match target {

@@ -247,3 +247,26 @@ fn specs_that_nobody_can_keep() {
     let error = txn.insert(&capped, RawDoc::new(doc! { "_id": 1 }.as_bytes())).unwrap_err();
     assert_eq!(error.code(), Code::OPERATION_NOT_SUPPORTED_IN_TRANSACTION);
 }
+
+#[test]
+fn databases_differ_by_more_than_case() {
+    let (_dir, engine) = fresh();
+    let spec = crate::CreateCollection::default();
+    let differs = |error: sheaf_errors::Error| error.code() == Code::DATABASE_DIFFER_CASE;
+    assert!(differs(engine.create_collection("DB.x", &spec, GO_ON).unwrap_err()));
+    assert!(differs(rename(&engine, C, "Db.x", false).unwrap_err()));
+    assert!(differs(
+        engine
+            .begin(None)
+            .unwrap()
+            .create_collection("dB.x", crate::CreateCollection::default())
+            .unwrap_err()
+    ));
+    // Neither knows of the other before one is committed.
+    let [mut first, mut second] = [engine.begin(None).unwrap(), engine.begin(None).unwrap()];
+    first.create_collection("new.x", crate::CreateCollection::default()).unwrap();
+    second.create_collection("NEW.x", crate::CreateCollection::default()).unwrap();
+    first.commit(GO_ON).unwrap();
+    assert!(differs(second.commit(GO_ON).unwrap_err()));
+    engine.create_collection("new.y", &spec, GO_ON).unwrap();
+}

@@ -11,7 +11,7 @@ use sheaf_errors::{Code, Error, Result, bail};
 use sheaf_meter::Account;
 use smallvec::SmallVec;
 
-use crate::catalog::Collection;
+use crate::catalog::{Collection, split};
 use crate::commit::prepared::{Counts, Prepared};
 use crate::commit::step::{Holding, Step};
 use crate::core::Core;
@@ -235,6 +235,7 @@ impl Transaction {
         self.checks.iter().try_for_each(|check| check())?;
         let mut catalog = (*core.published.catalog()).clone();
         for command in &self.created {
+            catalog.check_case(split(command.target()).0)?;
             if catalog.collection(command.target()).is_some() {
                 core.commits.count_conflict();
                 return Err(write_conflict());
@@ -583,9 +584,11 @@ impl Write for Transaction {
         if self.view.collection(namespace).is_some() {
             bail!(Code::NAMESPACE_EXISTS, "Collection {namespace} already exists.");
         }
-        if self.core.published.peek_catalog().collection(namespace).is_some() {
+        let catalog = self.core.published.peek_catalog();
+        if catalog.collection(namespace).is_some() {
             return Err(self.conflict());
         }
+        catalog.check_case(split(namespace).0)?;
         let lock = self.core.commits.locks().key(3, namespace.as_bytes());
         self.lock_all(&[lock])?;
         let command = create_command(&self.core.definitions, namespace, &spec)?;

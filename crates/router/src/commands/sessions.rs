@@ -13,6 +13,7 @@ use sheaf_front::session::{LogicalSessionId, NOBODY, SessionRegistry};
 
 use crate::op::Operation;
 use crate::router::Router;
+use crate::session::{SessionState, Stage};
 
 /// How long all shards together may take where sessions end or go on by themselves: who cannot be reached ends them by their time.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -56,6 +57,33 @@ impl Router {
             if let Err(error) = sheaf_cluster::run(&set, &self.clock, "admin", &message, false, &go_on) {
                 tracing::debug!(%error, set = set.name(), command, "a set was not told of sessions");
             }
+        }
+    }
+}
+
+impl Router {
+    /// Whoever was killed makes room at once, except where it is known that a transaction was committed, or may have been: that may be asked
+    /// for again.
+    fn give_places_back(&self, meant: Option<&[LogicalSessionId]>, spared: Option<LogicalSessionId>) {
+        let meant = match meant {
+            None => self.sessions.list(),
+            Some(ids) => ids.iter().filter_map(|id| self.sessions.get(*id)).collect(),
+        };
+        for some in meant.chunks(1000) {
+            let mut held: Vec<_> = some
+                .iter()
+                .filter(|session| spared != Some(session.id))
+                .filter_map(|session| Some((session, session.state.try_lock()?)))
+                .filter(|(_, state)| {
+                    let stage = state.transaction.as_ref().map(|transaction| transaction.stage);
+                    stage.is_none_or(|stage| matches!(stage, Stage::Open | Stage::Aborted))
+                })
+                .collect();
+            for (_, state) in &mut held {
+                **state = SessionState::default();
+            }
+            let gone: Vec<_> = held.into_iter().map(|(session, _)| session).collect();
+            self.sessions.remove_unused(&gone);
         }
     }
 }
@@ -122,6 +150,7 @@ impl SessionRegistry for Router {
         for set in self.members(check)? {
             sheaf_cluster::run(&set, &self.clock, "admin", &command, true, check)?;
         }
+        self.give_places_back(meant, spared);
         Ok(())
     }
 }

@@ -130,6 +130,21 @@ impl Node {
         self.cursors.kill_where(|cursor| cursor.lsid == Some(session.id));
     }
 
+    /// Whoever was killed makes room at once; if they come again they are read from their records, as after a restart.
+    fn give_places_back(&self, sessions: &[Arc<Session>]) {
+        let mut held: Vec<_> = sessions
+            .iter()
+            .filter_map(|session| Some((session, session.state.try_lock()?)))
+            // What becomes of one that was handed over is not in the records yet.
+            .filter(|(_, state)| state.open_since().is_none() && !matches!(state.txn, TxnState::HandedOver))
+            .collect();
+        for (_, state) in &mut held {
+            **state = SessionState::default();
+        }
+        let gone: Vec<_> = held.into_iter().map(|(session, _)| session).collect();
+        self.sessions.remove_unused(&gone);
+    }
+
     /// Counts an aborted transaction and closes its cursors.
     pub fn transaction_gone(&self, id: LogicalSessionId, number: i64, lived: Duration) {
         self.metrics.txn.aborted.add(1);
@@ -172,9 +187,13 @@ impl SessionRegistry for Node {
             None => self.sessions.list(),
             Some(ids) => ids.iter().filter_map(|id| self.sessions.get(*id)).collect(),
         };
-        for session in meant.iter().filter(|session| spared != Some(session.id)) {
-            check()?;
-            self.kill_session(session);
+        let meant: Vec<_> = meant.into_iter().filter(|session| spared != Some(session.id)).collect();
+        for some in meant.chunks(AT_ONCE) {
+            for session in some {
+                check()?;
+                self.kill_session(session);
+            }
+            self.give_places_back(some);
         }
         Ok(())
     }

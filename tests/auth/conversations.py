@@ -5,7 +5,7 @@ import hashlib
 import hmac
 import os
 
-from bson import Binary
+from bson import Binary, Int64
 from common import command_fails, connect
 from scram import Wire
 from sheaf_process import Server
@@ -177,4 +177,49 @@ def users_that_are_not_there():
         assert len({seen[2][0] for seen in before.values()}) == len(names)
 
 
-CHECKS = {"users that are not there": users_that_are_not_there, "drivers and tools": what_drivers_and_tools_ask, "conversations": in_two_steps, "sessions of nobody": sessions_of_nobody}
+def users_that_are_damaged():
+    """Who has no user's document is like those that are not there; the reason is the log's."""
+    with Server(args=["--auth"]) as server:
+        with connect(server) as client:
+            client.admin.command("createUser", "root", pwd=PASSWORD, roles=["root"])
+        with connect(server, "root", PASSWORD) as root:
+            credentials = {"SCRAM-SHA-256": {"iterationCount": "many"}}
+            root.admin["system.users"].insert_many([
+                {"_id": "admin.blank", "x": 1},
+                {"_id": "admin.broken", "user": "broken", "db": "admin", "credentials": credentials, "roles": []},
+            ])
+        with connect(server, maxPoolSize=1) as client:
+            for name in ("blank", "broken", "nobody"):
+                said = client.admin.command("hello", saslSupportedMechs=f"admin.{name}")
+                assert said["saslSupportedMechs"] == ["SCRAM-SHA-256", "SCRAM-SHA-1"], (name, said)
+                asked = Conversation(client.admin, name, PASSWORD)
+                asked.fails(18, asked.proof())
+        log = server.log_tail(1000)
+        assert "A user's document cannot be read" in log and '"user":"blank"' in log
+
+
+def killed_sessions_make_room():
+    """The places of sessions that carry numbers of writes are free as soon as the sessions are killed; what they have written is still known."""
+    with Server(args=["--auth", "--setParameter", "maxSessions=40"]) as server:
+        with connect(server) as client:
+            client.admin.command("createUser", "root", pwd=PASSWORD, roles=["root"])
+        with connect(server, "root", PASSWORD) as root:
+            root.admin.command("createUser", "writer", pwd=PASSWORD, roles=[{"role": "readWrite", "db": "lib"}])
+            root.lib.c.insert_one({"_id": 1, "n": 0})
+        first = {"lsid": {"id": Binary(os.urandom(16), 4)}}
+        change = {"update": "c", "updates": [{"q": {"_id": 1}, "u": {"$inc": {"n": 1}}}], "txnNumber": Int64(1), "$db": "lib"}
+        anew = lambda: {"lsid": {"id": Binary(os.urandom(16), 4)}}
+        with Wire(server, "writer", PASSWORD) as writer, Wire(server, "root", PASSWORD) as root:
+            done = writer.call(change | first)
+            assert done.get("nModified") == 1, done
+            codes = [writer.call(change | anew()).get("code") for _ in range(60)]
+            assert codes[-1] == 261 and codes.count(None) >= 30, codes
+            killed = root.call({"killAllSessions": [{"user": "writer", "db": "admin"}], "$db": "admin"})
+            assert killed["ok"], killed
+            codes = [writer.call(change | anew()).get("code") for _ in range(30)]
+            assert codes == 30 * [None], codes
+            again = writer.call(change | first)
+            assert again["n"] == 1 and again["retriedStmtIds"] == [0], again
+
+
+CHECKS = {"damaged users": users_that_are_damaged, "killed sessions": killed_sessions_make_room, "users that are not there": users_that_are_not_there, "drivers and tools": what_drivers_and_tools_ask, "conversations": in_two_steps, "sessions of nobody": sessions_of_nobody}

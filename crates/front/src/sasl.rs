@@ -2,6 +2,7 @@
 
 pub mod logins;
 mod oidc;
+mod stored;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -12,6 +13,7 @@ use sheaf_auth::{Account, Feigned, MEMBER_USER, Mechanism, UserDocument, UserNam
 use sheaf_bson::{Binary, DocWriter, RawDoc, Value, doc};
 use sheaf_errors::{Code, Error, Result, bail};
 
+pub use self::stored::stored_user;
 pub use crate::access::iterations;
 use crate::access::{Conversation, Known, Login, Step};
 use crate::audit::noted;

@@ -15,6 +15,7 @@ use sheaf_cluster::first_batch;
 use sheaf_errors::{Code, Error, Result};
 use sheaf_front::access::Accounts;
 use sheaf_front::reactor::give_way;
+use sheaf_front::sasl::stored_user;
 
 use crate::router::Router;
 
@@ -179,14 +180,8 @@ impl Accounts for Router {
     }
 
     fn looked_up(&self, name: &UserName, feigned: &Feigned) -> Result<Option<UserDocument>> {
-        match (self.first_of("system.users", &doc! { "_id": &name.id() })?, feigned.example()) {
-            (Some(document), _) => UserDocument::read(document.as_raw()).map(Some),
-            (None, Some(example)) => {
-                std::hint::black_box(UserDocument::read(DocBuf::from(example).as_raw())).ok();
-                Ok(None)
-            }
-            (None, None) => Ok(None),
-        }
+        let document = self.first_of("system.users", &doc! { "_id": &name.id() })?;
+        Ok(stored_user(document.as_ref().map(DocBuf::as_raw), name, feigned))
     }
 
     fn feigned(&self) -> Result<Option<Arc<Feigned>>> {

@@ -11,6 +11,7 @@ use parking_lot::{Mutex, RwLock};
 use sheaf_auth::{Account, Feigned, Mechanism, Role, RoleName, Roles, UserDocument, UserName};
 use sheaf_bson::{DocBuf, ObjectId, RawDoc, Value};
 use sheaf_errors::Result;
+use sheaf_front::sasl::stored_user;
 use sheaf_storage::{Catalog, Collection, Direction, Engine, Range, View};
 
 /// Where users are kept.
@@ -163,14 +164,8 @@ impl KnownAccounts {
         feigned: &Feigned,
     ) -> Result<Option<UserDocument>> {
         let view = engine.view()?;
-        match (Stored(&view).document(USERS, &name.id())?, feigned.example()) {
-            (Some(document), _) => UserDocument::read(document.as_raw()).map(Some),
-            (None, Some(example)) => {
-                std::hint::black_box(UserDocument::read(DocBuf::from(example).as_raw())).ok();
-                Ok(None)
-            }
-            (None, None) => Ok(None),
-        }
+        let document = Stored(&view).document(USERS, &name.id())?;
+        Ok(stored_user(document.as_ref().map(DocBuf::as_raw), name, feigned))
     }
 
     /// What users are like that there are not; `None` where there is no collection of users.

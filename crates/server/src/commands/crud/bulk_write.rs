@@ -1,10 +1,13 @@
 //! `bulkWrite`: inserts, updates and deletes on several collections in one command.
 
+mod explained;
+mod outcomes;
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use sheaf_auth::Target;
-use sheaf_bson::{DocBuf, DocWriter, OwnedValue, RawDoc, Value, doc};
+use sheaf_bson::{DocBuf, RawDoc, Value, doc};
 use sheaf_errors::{Code, Error, Result, bail};
 use sheaf_exec::plan::Query;
 use sheaf_exec::plan::query::Hint;
@@ -17,6 +20,10 @@ use sheaf_front::sampling::SAMPLE_ID;
 use sheaf_query::update::Update as Modification;
 use sheaf_storage::{Collection, Uuid, Write};
 use sheaf_timeseries::split_buckets;
+
+pub use explained::{Only, OnlyMeasured};
+
+use outcomes::{Done, Totals, recorded_done};
 
 use super::query::{collated_cx, first_batch, parse_filter, set_sort};
 use super::update::array_filters;
@@ -195,19 +202,6 @@ fn may_know_why(asked: Asked<'_>, rights: &Rights) -> bool {
     })
 }
 
-#[derive(Default)]
-struct Totals {
-    diffs: Diffs,
-    items: Vec<DocBuf>,
-    retried: Vec<i32>,
-    errors: u64,
-    inserted: u64,
-    matched: u64,
-    modified: u64,
-    upserted: u64,
-    deleted: u64,
-}
-
 struct Parsed<'a> {
     kind: Kind<'a>,
     namespace: &'a str,
@@ -225,22 +219,6 @@ impl Parsed<'_> {
             Kind::Delete { .. } => false,
         }
     }
-}
-
-/// The only operation of a `bulkWrite` that is explained.
-pub enum Only {
-    /// An update.
-    Update(UpdateStatement),
-    /// A delete.
-    Delete(Delete),
-}
-
-/// The same on measurements.
-pub enum OnlyMeasured<'p> {
-    /// An update.
-    Update(UpdateParts<'p>),
-    /// A delete, and whether it is one of many.
-    Delete(Selected<'p>, bool),
 }
 
 enum Kind<'a> {
@@ -262,61 +240,7 @@ struct UpdateOp<'a> {
     sample_id: Value<'a>,
 }
 
-/// What one operation came to.
-struct Done {
-    n: u64,
-    modified: Option<u64>,
-    upserted: Option<OwnedValue>,
-}
-
 impl<'a> BulkWrite<'a> {
-    /// The only operation, with its namespace, for `explain`.
-    ///
-    /// Errors: `InvalidLength` if there are several, `IllegalOperation` for an insert, which has no plan.
-    pub(super) fn only(&self, op: &Operation<'_>) -> Result<(&'a str, Only)> {
-        let parsed = self.only_parsed()?;
-        let (namespace, variables) = (parsed.namespace, self.variables);
-        match &parsed.kind {
-            Kind::Insert(_) => bail!(Code::ILLEGAL_OPERATION, "Cannot explain an insert of bulkWrite"),
-            Kind::Update(update) => {
-                Ok((namespace, Only::Update(update.statement(op, namespace, variables)?)))
-            }
-            Kind::Delete { filter, multi, hint, collation } => {
-                let selected = Selected { filter: *filter, variables, collation: *collation, hint: *hint };
-                Ok((namespace, Only::Delete(delete_of(op, namespace, &selected, *multi)?)))
-            }
-        }
-    }
-
-    /// What the only operation is to explain where it is about measurements.
-    ///
-    /// Errors: as [`BulkWrite::only`].
-    pub(super) fn explain_measured<T>(
-        &self,
-        is_measured: impl FnOnce(&str, bool) -> Result<Option<T>>,
-        explain: impl FnOnce(T, OnlyMeasured<'_>) -> Result<Reply>,
-    ) -> Result<Option<Reply>> {
-        let parsed = self.only_parsed()?;
-        let Some(found) = is_measured(parsed.namespace, parsed.measured)? else { return Ok(None) };
-        let variables = self.variables;
-        match &parsed.kind {
-            Kind::Insert(_) => Ok(None),
-            Kind::Update(update) => explain(found, OnlyMeasured::Update(update.parts(variables))).map(Some),
-            Kind::Delete { filter, multi, hint, collation } => {
-                let selected = Selected { filter: *filter, variables, collation: *collation, hint: *hint };
-                explain(found, OnlyMeasured::Delete(selected, *multi)).map(Some)
-            }
-        }
-    }
-
-    fn only_parsed(&self) -> Result<Parsed<'a>> {
-        if self.ops.count() != 1 {
-            bail!(Code::INVALID_LENGTH, "explained write batches must be of size 1");
-        }
-        let doc = self.ops.iter().next().unwrap_or(RawDoc::EMPTY);
-        self.addressed(doc, Self::parse_op(doc)?)
-    }
-
     /// All operations with their namespaces.
     ///
     /// Errors: those of the first one that is not sound.
@@ -552,40 +476,6 @@ impl<'a> BulkWrite<'a> {
             }
         }
     }
-
-    fn count(&self, at: usize, kind: &Kind<'_>, result: Result<Done>, totals: &mut Totals) {
-        let item = match result {
-            Ok(done) => {
-                match kind {
-                    Kind::Insert(_) => totals.inserted += done.n,
-                    Kind::Delete { .. } => totals.deleted += done.n,
-                    Kind::Update(_) => {
-                        let inserted = u64::from(done.upserted.is_some());
-                        totals.upserted += inserted;
-                        totals.matched += done.n - inserted;
-                        totals.modified += done.modified.unwrap_or(0);
-                    }
-                }
-                if self.errors_only {
-                    return;
-                }
-                DocBuf::build(|out| {
-                    out.append("ok", 1.0).append("idx", at as i32).append("n", done.n as i32);
-                    if let Some(modified) = done.modified {
-                        out.append("nModified", modified as i32);
-                    }
-                    if let Some(id) = &done.upserted {
-                        out.document("upserted").append("_id", id.as_value());
-                    }
-                })
-            }
-            Err(error) => {
-                totals.errors += 1;
-                DocBuf::build(|out| write_failure(out, at, kind, &error))
-            }
-        };
-        totals.items.push(item);
-    }
 }
 
 fn delete_of(op: &Operation<'_>, namespace: &str, selected: &Selected<'_>, multi: bool) -> Result<Delete> {
@@ -594,32 +484,6 @@ fn delete_of(op: &Operation<'_>, namespace: &str, selected: &Selected<'_>, multi
     let mut query = Query { hint: Hint::parse(selected.hint)?, collator, ..Query::default() };
     query.matcher = Some(Arc::new(parse_filter(Some(selected.filter), &mut parse)?));
     Ok(Delete { query, multi })
-}
-
-fn write_failure(out: &mut DocWriter<'_, Vec<u8>>, at: usize, kind: &Kind<'_>, error: &Error) {
-    out.append("ok", 0.0).append("idx", at as i32).append("n", 0);
-    if matches!(kind, Kind::Update(_)) {
-        out.append("nModified", 0);
-    }
-    out.append("code", error.code().0);
-    if let Some(extra) = error.extra() {
-        out.append_all(RawDoc::new(extra));
-    }
-    if let Some(info) = error.err_info() {
-        out.append("errInfo", RawDoc::new(info));
-    }
-    out.append("errmsg", error.message());
-}
-
-/// A statement of a retried command counts as it did the first time.
-fn recorded_done(kind: &Kind<'_>, recorded: &DocBuf) -> Done {
-    let recorded = recorded.as_raw();
-    let number = |name: &str| recorded.get(name).and_then(|v| v.as_exact_i64()).unwrap_or(0) as u64;
-    Done {
-        n: number("n"),
-        modified: matches!(kind, Kind::Update(_)).then(|| number("nModified")),
-        upserted: recorded.get("upserted").map(OwnedValue::from),
-    }
 }
 
 impl UpdateOp<'_> {

@@ -15,6 +15,7 @@
 
 #![forbid(unsafe_code)]
 
+mod brief;
 mod from_js;
 mod sandbox;
 mod source;

@@ -1,6 +1,7 @@
 //! A runtime with the functions of one filter, expression or command.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use md5::{Digest, Md5};
@@ -16,6 +17,7 @@ use sheaf_errors::{Code, Error, Result};
 use sheaf_meter::Held;
 
 use crate::MAX_HEAP_BYTES;
+use crate::brief::{SMALL_BYTES, is_brief};
 use crate::from_js::{Failure, FromJs};
 use crate::source::{forms, is_function};
 use crate::to_js::ToJs;
@@ -51,6 +53,8 @@ struct Shared {
     /// Why the meter had the function end.
     stopped: Mutex<Option<Error>>,
     emitted: Mutex<Emitted>,
+    /// Whether code has been added that is not [brief](is_brief): it may have changed what others use.
+    may_take_long: AtomicBool,
 }
 
 struct Engine {
@@ -105,7 +109,10 @@ impl Sandbox {
         if is_function(code) {
             tries.insert(0, function);
         }
-        let at = self.on_a_thread(move |engine, shared| {
+        if !is_brief(code) {
+            self.shared.may_take_long.store(true, Ordering::Relaxed);
+        }
+        let at = self.with_engine(0, move |engine, shared| {
             let at = engine.functions;
             engine.context.with(|ctx| {
                 let functions: Object<'_> = own(&ctx)
@@ -142,8 +149,9 @@ impl Sandbox {
         if let Value::JavaScript(code) | Value::CodeWithScope(CodeWithScope { code, .. }) = value
             && is_function(code)
         {
+            self.shared.may_take_long.store(true, Ordering::Relaxed);
             let [source, ..] = forms(code);
-            return self.on_a_thread(move |engine, shared| {
+            return self.with_engine(0, move |engine, shared| {
                 engine.context.with(|ctx| {
                     let mut options = EvalOptions::default();
                     options.strict = false;
@@ -154,7 +162,7 @@ impl Sandbox {
             });
         }
         let value = OwnedValue::from(value);
-        self.on_a_thread(move |engine, shared| {
+        self.with_engine(value.memory_bytes(), move |engine, shared| {
             engine.context.with(|ctx| {
                 let set = || {
                     let makers = own(&ctx)?;
@@ -171,12 +179,19 @@ impl Sandbox {
         std::mem::take(&mut self.shared.emitted.lock())
     }
 
-    /// Runs what runs clients' code where the operation can leave it behind.
-    fn on_a_thread<T: Send + 'static>(
+    /// Runs what runs clients' code on so many bytes: where the operation can leave it behind, unless it is done in a moment.
+    fn with_engine<T: Send + 'static>(
         &self,
+        bytes: usize,
         attempt: impl Fn(&mut Engine, &Shared) -> std::result::Result<T, Ended> + Send + 'static,
     ) -> Result<T> {
         let mut place = self.engine.lock();
+        if let Some(engine) = &mut *place
+            && bytes <= SMALL_BYTES
+            && !self.shared.may_take_long.load(Ordering::Relaxed)
+        {
+            return self.shared.until_it_fits(engine, attempt);
+        }
         let Some(mut engine) = place.take() else {
             sheaf_meter::check()?;
             return Err(failure("the JavaScript engine is still at work for an earlier call".to_owned()));
@@ -312,7 +327,8 @@ impl Function {
     /// Errors: those of [`Function::call`].
     pub fn fold(&self, state: Value<'_>, calls: &[OwnedValue]) -> Result<OwnedValue> {
         let (first, calls, at) = (OwnedValue::from(state), calls.to_vec(), self.at);
-        self.sandbox.on_a_thread(move |engine, shared| {
+        let bytes = calls.iter().map(OwnedValue::memory_bytes).sum::<usize>() + first.memory_bytes();
+        self.sandbox.with_engine(bytes, move |engine, shared| {
             engine.calls = engine.calls.wrapping_add(1);
             let call = engine.calls;
             engine.context.with(|ctx| {
@@ -359,7 +375,8 @@ impl Function {
         sheaf_meter::tick(20)?;
         let (this, at) = (DocBuf::from(this), self.at);
         let args: Vec<OwnedValue> = args.iter().map(|arg| OwnedValue::from(*arg)).collect();
-        self.sandbox.on_a_thread(move |engine, shared| {
+        let bytes = this.as_bytes().len() + args.iter().map(OwnedValue::memory_bytes).sum::<usize>();
+        self.sandbox.with_engine(bytes, move |engine, shared| {
             engine.calls = engine.calls.wrapping_add(1);
             let call = engine.calls;
             engine.context.with(|ctx| {

@@ -28,6 +28,9 @@ const IDLE: Duration = Duration::from_secs(10);
 /// Between two looks of who may not leave any more functions behind.
 const LOOK: Duration = Duration::from_millis(20);
 
+/// So long who waits for the other looks without sleeping: a call and the next one are mostly nearer than that, and waking takes as long.
+const SOON: Duration = Duration::from_micros(20);
+
 /// Conversions go as deep as documents may be nested, beside what the engine's own stack may be.
 const STACK_BYTES: usize = 4 << 20;
 
@@ -95,7 +98,8 @@ pub(crate) fn run<T: Send + 'static>(job: impl FnOnce() -> T + Send + 'static) -
         }
     }));
     let is_done = || call.state.load(Ordering::Acquire) == DONE;
-    if let Err(error) = sheaf_meter::wait_until(is_done)
+    if !comes_soon(is_done)
+        && let Err(error) = sheaf_meter::wait_until(is_done)
         && !heeds(&worker, &call)
     {
         worker.comes_last();
@@ -105,6 +109,23 @@ pub(crate) fn run<T: Send + 'static>(job: impl FnOnce() -> T + Send + 'static) -
     match call.outcome.lock().take().expect("who is done has an outcome") {
         Ok(value) => Ok(value),
         Err(panic) => resume_unwind(panic),
+    }
+}
+
+/// Whether it comes true within a moment. Others have the processor between two looks, if they need it.
+fn comes_soon(done: impl Fn() -> bool) -> bool {
+    let until = Instant::now() + SOON;
+    loop {
+        for _ in 0..50 {
+            if done() {
+                return true;
+            }
+            std::hint::spin_loop();
+        }
+        if Instant::now() >= until {
+            return false;
+        }
+        std::thread::yield_now();
     }
 }
 
@@ -198,6 +219,7 @@ impl Worker {
             if self.has_job.swap(false, Ordering::Acquire) {
                 let job = self.job.lock().take().expect("who is told of a job has it");
                 job();
+                comes_soon(|| self.has_job.load(Ordering::Acquire));
                 since = Instant::now();
                 continue;
             }

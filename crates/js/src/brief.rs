@@ -70,7 +70,7 @@ fn body_is_brief(body: &str) -> bool {
     (0..pieces.len()).all(|index| match at(index) {
         Piece::Word(word) => {
             let declared = matches!(behind(index, 1), Piece::Word("var" | "let" | "const"));
-            !REFUSED.contains(&word) && !(declared && is_called(word))
+            !(REFUSED.contains(&word) || declared && is_called(word))
         }
         Piece::Sign('(') => match behind(index, 1) {
             Piece::Word(word) if BEFORE_A_GROUP.contains(&word) => true,

@@ -85,9 +85,8 @@ impl Drop for Still<'_> {
 }
 
 /// How a commit comes out of the queue.
-#[expect(clippy::large_enum_variant, reason = "a lone commit is not to allocate")]
 pub(super) enum Outcome<'q> {
-    /// The pipeline was idle, and nobody else is in it.
+    /// The pipeline was idle, and nobody else is in it. A lone commit is not to allocate.
     Alone(Still<'q>, Prepared),
     /// It leads, and takes along those who wait.
     Leads(Still<'q>, Box<Prepared>),

@@ -269,6 +269,7 @@ fn execute<'a>(
     let conduct = Conduct {
         when_long: (!request.may_block).then_some(reactor::leave),
         takes_turns: takes_turns.then_some(reactor::park),
+        owner: request.owner(),
     };
     let _entered = sheaf_meter::enter_as(request.client.meter.clone(), conduct);
     request.struck.set(injected.data.is_some());

@@ -1,9 +1,9 @@
 //! Code that is done in a moment whatever a client gives it, so that its operation can wait for it on its own thread: handing a call to
 //! another one and back costs ten times what most functions do.
 //!
-//! It is told by its text alone, and what is not surely so is not: no loop, no call but of [`CALLED`], no function that something could
-//! call for it (`valueOf`, getters), nothing assigned but variables of its own, few operators. Each operator takes time by the size of
-//! what it is given, which [`SMALL_BYTES`] bounds.
+//! It is told by its text alone, and what is not surely so is not: no loop, no call but of [`CALLED`] and [`OF_MATH`], no object of its own (an
+//! operator would call what it has under `valueOf`, be it a built-in function), nothing assigned but variables of its own, few operators.
+//! Each operator takes time by the size of what it is given, which [`SMALL_BYTES`] bounds.
 
 use crate::source::is_function;
 
@@ -13,8 +13,14 @@ const LONGEST: usize = 300;
 /// What brief code may be given, in bytes, all together.
 pub(crate) const SMALL_BYTES: usize = 16 << 10;
 
-/// What may be called: these names, and functions of `Math`.
+/// What may be called...
 const CALLED: &[&str] = &["emit"];
+
+/// ...and of `Math`, which like every object has functions that change it.
+const OF_MATH: &[&str] = &[
+    "abs", "ceil", "exp", "floor", "log", "log10", "log2", "max", "min", "pow", "round", "sign", "sqrt",
+    "trunc",
+];
 
 /// Words of the language with which something could go on for long, or be called unseen.
 const REFUSED: &[&str] = &[
@@ -29,7 +35,7 @@ const BEFORE_A_GROUP: &[&str] =
 /// Whether it is brief.
 pub(crate) fn is_brief(code: &str) -> bool {
     let plain = code.len() <= LONGEST && code.is_ascii() && !code.contains(['\\', '`', '/']);
-    plain && body(code).is_some_and(body_is_brief)
+    plain && body(code).is_some_and(|body| body_is_brief(body, is_function(code)))
 }
 
 /// What stands behind the names of the arguments, where there are any; `None` if there is more to them than names.
@@ -62,7 +68,8 @@ enum Piece<'c> {
     Sign(char),
 }
 
-fn body_is_brief(body: &str) -> bool {
+/// Whether a function's body is brief, or code that is an expression or statements.
+fn body_is_brief(body: &str, of_function: bool) -> bool {
     let Some(pieces) = pieces(body) else { return false };
     // Behind the last there are none.
     let at = |index: usize| pieces.get(index).copied().unwrap_or(Piece::Sign(';'));
@@ -76,12 +83,16 @@ fn body_is_brief(body: &str) -> bool {
             Piece::Word(word) if BEFORE_A_GROUP.contains(&word) => true,
             Piece::Word(word) if behind(index, 2) == Piece::Sign('.') => {
                 let of_math = behind(index, 3) == Piece::Word("Math") && behind(index, 4) != Piece::Sign('.');
-                of_math && !word.is_empty()
+                of_math && OF_MATH.contains(&word)
             }
             Piece::Word(word) => CALLED.contains(&word),
             Piece::Sign(sign) => !")]}.".contains(sign),
             Piece::Number | Piece::Text => false,
         },
+        // A block, not an object.
+        Piece::Sign('{') => {
+            (index == 0 && of_function) || matches!(behind(index, 1), Piece::Sign(')') | Piece::Word("else"))
+        }
         // Comparisons are no assignments; a variable's first value is none that anybody else sees.
         Piece::Sign('=') => {
             let compares = matches!(behind(index, 1), Piece::Sign('=' | '!' | '<' | '>'))
@@ -137,8 +148,8 @@ mod tests {
             "function() { return this.a + this.b }",
             "function(a, b) { if (a) { return (a + b) * 2; } else return typeof (b) }",
             "(a, b) => a != b",
-            "x => ({ n: x })",
-            "function() { emit(this.group, { n: 1, at: [this.x, -1.5] }); }",
+            "x => x + 1",
+            "function() { if (this.x > 1) { emit(this.group, [this.x, -1.5]); } else { emit(this.group, 1) } }",
             "var middle = (this.a + this.b) * 2; return middle >= 7 ? Math.max(1, middle) : 0",
             "obj.credits <= 2",
         ] {
@@ -171,6 +182,14 @@ mod tests {
             "(x => x)(1)",
             "({ valueOf() { return 1 } }) + 1",
             "({ get a() { return 1 } }).a",
+            "function(){ return +({length:9e15,valueOf:[].fill}) }",
+            "+{ 'valueOf': [].fill }",
+            "{ length: 9e15, valueOf: [].fill } + 1",
+            "function() { return 1 } + { valueOf: [].fill }",
+            "x => ({ n: x })",
+            "emit(1, { n: 1 })",
+            "var { a } = this",
+            "Math.__defineGetter__('x', [].fill)",
             "2n ** 99999999n",
             "[...this.a, ...this.a]",
             "/(a+)+$/.test(this.s)",

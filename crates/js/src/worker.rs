@@ -3,11 +3,12 @@
 //! The engine asks the meter between its steps, not within one, and a step may be a comparison of two long strings or a sort:
 //! milliseconds each, and ten thousand of them from one look to the next. So a function runs on a thread that only waits for functions.
 //! Its operation waits with its own meter, and goes on without it when the operation has to end and the function does not heed that.
-//! Who is left behind keeps its sandbox, whose memory stays paid, has the processor last, and is bounded in number.
+//! Who is left behind keeps its sandbox, whose memory stays paid, has the processor last, and is bounded in number: such a step may be
+//! without end, so what one user leaves behind takes no other's share.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
@@ -16,8 +17,11 @@ use parking_lot::Mutex;
 use sheaf_errors::{Code, Error, Result};
 use sheaf_meter::Meter;
 
-/// So many functions that were left behind may run at a time.
-pub(crate) const MAX_ABANDONED: usize = 16;
+/// So many functions may run at a time, those that were left behind included...
+const MOST: usize = 256;
+
+/// ...and so many of one user, or of all of whom nobody knows who they are.
+const MOST_OF_ONE: usize = 16;
 
 /// How long an operation that has to end waits for its function to heed that.
 const GRACE: Duration = Duration::from_millis(100);
@@ -34,14 +38,64 @@ const SOON: Duration = Duration::from_micros(20);
 /// Conversions go as deep as documents may be nested, beside what the engine's own stack may be.
 const STACK_BYTES: usize = 4 << 20;
 
-static ABANDONED: AtomicUsize = AtomicUsize::new(0);
+static PLACES: Mutex<Places> = Mutex::new(Places { taken: Vec::new(), abandoned: Vec::new() });
+
+/// Who runs functions, each owner as often as he has one.
+struct Places {
+    /// All.
+    taken: Vec<u64>,
+    /// Those that run for operations that have ended.
+    abandoned: Vec<u64>,
+}
+
+fn count(owners: &[u64], owner: u64) -> usize {
+    owners.iter().filter(|other| **other == owner).count()
+}
+
+fn remove(owners: &mut Vec<u64>, owner: u64) {
+    let at = owners.iter().position(|other| *other == owner).expect("who gives a place back has taken it");
+    owners.swap_remove(at);
+}
+
+impl Places {
+    /// Whether the owner had a place to take. `None`: what is left behind has all.
+    fn take(&mut self, owner: u64) -> Option<bool> {
+        if self.abandoned.len() >= MOST || count(&self.abandoned, owner) >= MOST_OF_ONE {
+            return None;
+        }
+        let free = self.taken.len() < MOST && count(&self.taken, owner) < MOST_OF_ONE;
+        if free {
+            self.taken.push(owner);
+        }
+        Some(free)
+    }
+}
+
+/// Takes a place; who finds none waits for one, as long as his operation may.
+///
+/// Errors: `JSInterpreterFailure` while too many are left behind; what the operation has to end with.
+fn take_place(owner: u64) -> Result<()> {
+    loop {
+        let took = PLACES.lock().take(owner);
+        match took {
+            Some(true) => return Ok(()),
+            Some(false) => sheaf_meter::pause(LOOK)?,
+            None => {
+                return Err(Error::new(
+                    Code::JS_INTERPRETER_FAILURE,
+                    "too many functions whose operations have ended are still at work in the JavaScript engine",
+                ));
+            }
+        }
+    }
+}
 
 /// Threads without work; who was last at work is first.
 static IDLERS: Mutex<Vec<Arc<Worker>>> = Mutex::new(Vec::new());
 
 /// How many functions run for operations that have ended.
 pub fn abandoned() -> usize {
-    ABANDONED.load(Ordering::Relaxed)
+    PLACES.lock().abandoned.len()
 }
 
 type Job = Box<dyn FnOnce() + Send>;
@@ -71,17 +125,13 @@ struct Call<T> {
 ///
 /// Errors: what the operation has to end with; `JSInterpreterFailure` while too many are left behind.
 pub(crate) fn run<T: Send + 'static>(job: impl FnOnce() -> T + Send + 'static) -> Result<T> {
-    if abandoned() >= MAX_ABANDONED {
-        return Err(Error::new(
-            Code::JS_INTERPRETER_FAILURE,
-            "too many functions whose operations have ended are still at work in the JavaScript engine",
-        ));
-    }
+    let owner = sheaf_meter::owner();
+    let worker = Worker::idle()?;
+    take_place(owner)?;
     let call =
         Arc::new(Call { state: AtomicU8::new(RUNNING), outcome: Mutex::new(None), let_go: Arc::default() });
     let meter = sheaf_meter::current().map(|meter| leashed(meter, &call.let_go));
     let (shared, caller) = (call.clone(), std::thread::current());
-    let worker = Worker::idle()?;
     worker.give(Box::new(move || {
         let outcome = {
             let _entered = meter.map(sheaf_meter::enter);
@@ -89,18 +139,23 @@ pub(crate) fn run<T: Send + 'static>(job: impl FnOnce() -> T + Send + 'static) -
         };
         *shared.outcome.lock() = Some(outcome);
         match shared.state.compare_exchange(RUNNING, DONE, Ordering::AcqRel, Ordering::Acquire) {
-            Ok(_) => caller.unpark(),
+            Ok(_) => {
+                remove(&mut PLACES.lock().taken, owner);
+                caller.unpark();
+            }
             // The sandbox goes with it, before another may take its place.
             Err(_) => {
                 drop(shared.outcome.lock().take());
-                ABANDONED.fetch_sub(1, Ordering::Relaxed);
+                let mut places = PLACES.lock();
+                remove(&mut places.taken, owner);
+                remove(&mut places.abandoned, owner);
             }
         }
     }));
     let is_done = || call.state.load(Ordering::Acquire) == DONE;
     if !comes_soon(is_done)
         && let Err(error) = sheaf_meter::wait_until(is_done)
-        && !heeds(&worker, &call)
+        && !heeds(&worker, &call, owner)
     {
         worker.comes_last();
         return Err(error);
@@ -130,7 +185,7 @@ fn comes_soon(done: impl Fn() -> bool) -> bool {
 }
 
 /// The operation has to end: whether the job has ended, too. If it has not it is left behind.
-fn heeds<T>(worker: &Worker, call: &Call<T>) -> bool {
+fn heeds<T>(worker: &Worker, call: &Call<T>, owner: u64) -> bool {
     // It may sleep.
     worker.unpark();
     let until = Instant::now() + GRACE;
@@ -143,16 +198,12 @@ fn heeds<T>(worker: &Worker, call: &Call<T>) -> bool {
             std::thread::park_timeout(left);
             continue;
         }
-        let one_more = |count| (count < MAX_ABANDONED).then_some(count + 1);
-        if ABANDONED.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).is_err() {
-            std::thread::park_timeout(LOOK);
-            continue;
-        }
+        PLACES.lock().abandoned.push(owner);
         call.let_go.store(true, Ordering::Release);
         let left =
             call.state.compare_exchange(RUNNING, ABANDONED_BY_CALLER, Ordering::AcqRel, Ordering::Acquire);
         if left.is_err() {
-            ABANDONED.fetch_sub(1, Ordering::Relaxed);
+            remove(&mut PLACES.lock().abandoned, owner);
         }
         return left.is_err();
     }
@@ -291,6 +342,20 @@ mod tests {
             assert!(Instant::now() < until, "it has ended and is still kept");
             std::thread::sleep(Duration::from_millis(1));
         }
+    }
+
+    #[test]
+    fn nobody_takes_the_share_of_others() {
+        let mut places = Places { taken: Vec::new(), abandoned: Vec::new() };
+        for at in 0..MOST_OF_ONE {
+            assert_eq!((places.take(7), places.taken.len()), (Some(true), at + 1));
+        }
+        // Those at work may soon be done, those left behind may not.
+        assert_eq!(places.take(7), Some(false));
+        places.abandoned = vec![7; MOST_OF_ONE];
+        assert_eq!((places.take(7), places.take(8)), (None, Some(true)));
+        places.taken = (0..MOST as u64).collect();
+        assert_eq!(places.take(1000), Some(false));
     }
 
     #[test]

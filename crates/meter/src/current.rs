@@ -41,11 +41,13 @@ pub struct Conduct {
     pub when_long: Option<fn()>,
     /// How it waits when it takes turns with other long operations. What holds locks for long must not take turns.
     pub takes_turns: Option<Park>,
+    /// Whose it is, where each has a share of what there is for all; 0 if that is not known.
+    pub owner: u64,
 }
 
 impl Conduct {
     /// Nobody minds how long it is.
-    pub const FREE: Conduct = Conduct { when_long: None, takes_turns: None };
+    pub const FREE: Conduct = Conduct { when_long: None, takes_turns: None, owner: 0 };
 }
 
 /// The work of the thread since it entered its meter.
@@ -234,6 +236,11 @@ pub fn pause(time: Duration) -> Result<()> {
         let left = left.min(LOOK);
         park(meter.left().map_or(left, |time| left.min(time)));
     }
+}
+
+/// Whose operation the thread works for; 0 if that is not known.
+pub fn owner() -> u64 {
+    SLICE.get().conduct.owner
 }
 
 /// Waits until `done`, for what another thread does in the operation's name: that one [unparks](std::thread::Thread::unpark)

@@ -255,7 +255,7 @@ fn a_long_operation_is_told_of_once() {
     let tell = || {
         TOLD.fetch_add(1, Ordering::Relaxed);
     };
-    let _entered = enter_as(meter(&process), Conduct { when_long: Some(tell), takes_turns: None });
+    let _entered = enter_as(meter(&process), Conduct { when_long: Some(tell), ..Conduct::FREE });
     tick(1000).unwrap();
     assert_eq!(TOLD.load(Ordering::Relaxed), 0, "the first round only begins to measure");
     let began = Instant::now();

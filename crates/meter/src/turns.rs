@@ -177,7 +177,7 @@ mod tests {
     fn who_pauses_leaves_its_turn_to_others() {
         let process = Process::new(1000, 1000);
         let turns = process.turns();
-        let _entered = enter_as(free(&process), Conduct { when_long: None, takes_turns: Some(PARK) });
+        let _entered = enter_as(free(&process), Conduct { takes_turns: Some(PARK), ..Conduct::FREE });
         while turns.figures().0 == 0 {
             tick(1000).unwrap();
         }
@@ -235,7 +235,7 @@ mod tests {
         static MOST: AtomicU32 = AtomicU32::new(0);
         let process = Process::new(1000, 1000);
         let limit = process.turns().limit;
-        let conduct = Conduct { when_long: None, takes_turns: Some(PARK) };
+        let conduct = Conduct { takes_turns: Some(PARK), ..Conduct::FREE };
         std::thread::scope(|scope| {
             for number in 0..6 * limit {
                 let process = &process;

@@ -146,7 +146,7 @@ ids! {
     /// A router does not reach its config servers, or reaches them again.
     CONFIG_SERVERS = 99_000_062;
     /// The document of a user who was named at a login cannot be read.
-    USER_DAMAGED = 99_000_071;
+    USER_DAMAGED = 99_000_072;
     /// The audit log cannot be written, and the process ends.
     AUDIT_NOT_WRITTEN = 99_000_070;
     /// The server ends, and nobody reads the audit log.

@@ -27,7 +27,6 @@ mod worker;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 pub use sandbox::{Emitted, Function, Sandbox, Script};
-pub use worker::abandoned;
 
 /// A sandbox has at most so much memory, in bytes.
 pub const MAX_HEAP_BYTES: usize = 512 << 20;

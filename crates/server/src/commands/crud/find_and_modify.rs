@@ -18,11 +18,12 @@ use sheaf_query::update::Update as Modification;
 use sheaf_storage::{Collection, Uuid, Write};
 
 use super::find::only_id;
-use super::query::{collated_cx, for_update, parse_cx, parse_filter, set_sort};
+use super::query::{collated_cx, for_update, parse_filter, set_sort};
+use super::update::array_filters;
 use super::writes::{
     Bypass, check_writable, collection_for_write, refuse_view, statement_id, with_cx, with_writer,
 };
-use crate::args::{Args, Array, Loose};
+use crate::args::{Args, Loose};
 use crate::command::*;
 use crate::commands::ddl::names;
 use crate::commands::timeseries::{self, Selected};
@@ -42,7 +43,8 @@ pub struct FindAndModify<'a> {
     fields: Option<RawDoc<'a>>,
     upsert: bool,
     bypass: Bypass,
-    array_filters: Vec<RawDoc<'a>>,
+    /// None if there were none; an empty list is refused where filters have no meaning.
+    array_filters: Option<Vec<RawDoc<'a>>>,
     hint: Value<'a>,
     collation: Option<RawDoc<'a>>,
     variables: Option<RawDoc<'a>>,
@@ -86,10 +88,8 @@ impl<'a> Command<'a, Operation<'a>> for FindAndModify<'a> {
         let flag = |args: &mut Args<'a>, name| -> Result<bool> {
             Ok(args.optional::<Loose>(name)?.is_some_and(|flag| flag.0))
         };
-        let mut array_filters = Vec::new();
-        if let Some(Array(list)) = args.optional("arrayFilters")? {
-            array_filters.extend(list.values().filter_map(|v| v.as_doc()));
-        }
+        let filters = array_filters(args, Self::NAME)?;
+        let array_filters = (!args.value("arrayFilters").is_nullish()).then_some(filters);
         let command = FindAndModify {
             collection: args.collection()?,
             query: args.optional("query")?,
@@ -130,10 +130,9 @@ impl<'a> Command<'a, Operation<'a>> for FindAndModify<'a> {
         op.writing.set(if self.remove { Writing::Others } else { Writing::One });
         let point = self.point();
         // The short way needs nothing of the query but its `_id`.
-        let (mut action, projection) = match point {
-            Some(_) => (None, self.projection(&mut parse_cx(op, None)?)?),
-            None => self.action(op).map(|(action, projection)| (Some(action), projection))?,
-        };
+        let mut action = if point.is_some() { None } else { Some(self.action(op)?) };
+        // Where there is no collection, nobody looks at what it would be.
+        let mut projection = None;
         names::check_uuid(&op.catalog(), &namespace, self.uuid)?;
         let (diffs, sample) = (Diffs::default(), sample_of(op, 0, self.sample_id));
         let modified = with_writer(op, self.query.is_some_and(|query| only_id(query).is_some()), |w| {
@@ -154,11 +153,13 @@ impl<'a> Command<'a, Operation<'a>> for FindAndModify<'a> {
             if !timeseries {
                 refuse_view(&collection)?;
             }
+            projection = self.projection(op)?;
+            let projection = projection.as_ref();
             let failed = std::cell::RefCell::new(None);
             let retryable = op.records_statements();
             let name = |w: &mut dyn Write, change: Change<'_>| {
                 diffs.note(sample, change);
-                match retryable.then(|| self.answer_of_change(change, projection.as_ref(), op)) {
+                match retryable.then(|| self.answer_of_change(change, projection, op)) {
                     Some(Ok(answer)) => w.statement(op.statement(self.stmt_id, Some(answer))),
                     Some(Err(error)) => _ = failed.borrow_mut().get_or_insert(error),
                     None => {}
@@ -176,7 +177,7 @@ impl<'a> Command<'a, Operation<'a>> for FindAndModify<'a> {
                     if let Some(done) = done.filter(|done| done.n > 0 || !self.upsert) {
                         return Ok(done);
                     }
-                    action = Some(self.action(op)?.0);
+                    action = Some(self.action(op)?);
                 }
                 match &action {
                     Some(action) => run_find_and_modify(w, &cx, &collection, action)
@@ -220,11 +221,13 @@ impl<'a> FindAndModify<'a> {
                     "Cannot specify both new=true and remove=true; 'remove' always returns the deleted document"
                 );
             }
-            if !self.array_filters.is_empty() {
+            if self.array_filters.is_some() {
                 bail!(Code::FAILED_TO_PARSE, "Cannot specify arrayFilters and remove=true");
             }
         } else if !updates {
             bail!(Code::FAILED_TO_PARSE, "Either an update or remove=true must be specified");
+        } else if self.array_filters.is_some() && matches!(self.update, Value::Array(_)) {
+            bail!(Code::FAILED_TO_PARSE, "Cannot specify arrayFilters and a pipeline update");
         }
         Ok(())
     }
@@ -233,7 +236,7 @@ impl<'a> FindAndModify<'a> {
     fn point(&self) -> Option<(Value<'a>, Option<PointChange<'a>>)> {
         let plain = self.sort.is_none_or(RawDoc::is_empty)
             && self.hint.is_missing()
-            && self.array_filters.is_empty()
+            && self.array_filters.as_ref().is_none_or(Vec::is_empty)
             && self.collation.is_none()
             && self.variables.is_none();
         let id = only_id(self.query.filter(|_| plain)?)?;
@@ -276,11 +279,22 @@ impl<'a> FindAndModify<'a> {
         })
     }
 
-    fn projection(&self, cx: &mut ParseCx) -> Result<Option<Projection>> {
+    /// What is shown of the document.
+    ///
+    /// Errors: those of projections, `BadValue` for what a changed document cannot be asked.
+    fn projection(&self, op: &Operation<'_>) -> Result<Option<Projection>> {
         let Some(fields) = self.fields.filter(|fields| !fields.is_empty()) else { return Ok(None) };
-        let projection = Projection::parse(fields, Mode::Find, cx)?;
-        projection.check_filter(self.query.unwrap_or(RawDoc::EMPTY), cx)?;
+        let mut cx = self.parse_cx(op)?;
+        let projection = Projection::parse(fields, Mode::Find, &mut cx)?;
+        projection.check_filter(self.query.unwrap_or(RawDoc::EMPTY), &mut cx)?;
         cx.finish_as("Failed to optimize pipeline")?;
+        if self.new && projection.needs_match_details() {
+            // The query may match no more what has been changed.
+            bail!(Code::BAD_VALUE, "cannot use a positional projection and return the new document");
+        }
+        if projection.metadata().contains(&"sortKey") {
+            bail!(Code::BAD_VALUE, "Cannot use a $meta sortKey projection in findAndModify commands.");
+        }
         Ok(Some(projection))
     }
 
@@ -288,27 +302,26 @@ impl<'a> FindAndModify<'a> {
         collated_cx(op, &op.namespace(self.collection), self.collation, self.variables)
     }
 
-    fn action(&self, op: &Operation<'_>) -> Result<(OneChange, Option<Projection>)> {
+    fn action(&self, op: &Operation<'_>) -> Result<OneChange> {
         let mut cx = for_update(op, self.parse_cx(op)?);
         let collator = cx.collator().cloned();
         let mut query = Query { hint: Hint::parse(self.hint)?, collator, ..Query::default() };
         query.matcher = Some(Arc::new(parse_filter(self.query, &mut cx)?));
         set_sort(&mut query, self.sort)?;
-        let projection = self.projection(&mut cx)?;
-        let action = if self.remove {
-            OneChange::Remove(Delete { query, multi: false })
-        } else {
-            let update = Modification::parse(self.update, &self.array_filters, &mut cx)?;
-            let statement = UpdateStatement { query, update, multi: false, upsert: self.upsert };
-            OneChange::Update { statement, new: self.new }
-        };
+        if self.remove {
+            return Ok(OneChange::Remove(Delete { query, multi: false }));
+        }
+        let filters = self.array_filters.as_deref().unwrap_or_default();
+        let update = Modification::parse(self.update, filters, &mut cx)?;
+        let statement = UpdateStatement { query, update, multi: false, upsert: self.upsert };
         // What an update's constants come to is found out when it meets a document.
-        Ok((action, projection))
+        Ok(OneChange::Update { statement, new: self.new })
     }
 
     /// What it would do: for `explain`.
     pub(super) fn explained(&self, op: &Operation<'_>) -> Result<OneChange> {
-        self.action(op).map(|(action, _)| action)
+        self.projection(op)?;
+        self.action(op)
     }
 
     /// What a retry is answered with.

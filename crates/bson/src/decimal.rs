@@ -3,6 +3,7 @@
 mod arithmetic;
 mod text;
 mod trigonometry;
+mod turns;
 
 use std::cmp::Ordering;
 

@@ -13,7 +13,7 @@ const DIGITS: usize = 70;
 /// Pi, with the digits that taking whole turns from an argument costs.
 const PI: &str = "3.14159265358979323846264338327950288419716939937510582097494459230781640628";
 
-/// Beyond this power of ten whole turns cannot be taken away any more: there the number is taken for a double.
+/// Beyond this power of ten whole turns are taken away by their digits.
 const TURNS_MAX: i32 = 30;
 
 /// Beyond this power of ten a number's square plus one is its square.
@@ -232,10 +232,23 @@ impl Decimal128 {
     /// A function of angles: the sine and what is made of it.
     fn angle_function(self, doubles: fn(f64) -> f64, wide: impl FnOnce(&mut Cx, Wide) -> Wide) -> Decimal128 {
         match self.magnitude() {
-            Some(power) if power > TURNS_MAX => Decimal128::from_f64(doubles(self.to_f64())),
+            Some(power) if power > TURNS_MAX => self.without_turns(wide),
             _ if doubles(0.0) == 0.0 => self.odd_function(doubles, wide),
             _ => self.function(doubles, wide),
         }
+    }
+
+    /// A function of angles of what is left of this one without whole turns.
+    fn without_turns(self, wide: impl FnOnce(&mut Cx, Wide) -> Wide) -> Decimal128 {
+        let Class::Finite { negative, coefficient, exponent } = self.class() else { return Decimal128::NAN };
+        let part = format!("0.{}", super::turns::part_of_turn(coefficient, exponent));
+        let mut cx = wide_cx();
+        let part = cx.parse(part.as_str()).unwrap_or_else(|_| Wide::nan());
+        let half_turn = pi(&mut cx);
+        let turn = add(&mut cx, half_turn, &half_turn);
+        let rest = mul(&mut cx, part, &turn);
+        let result = wide(&mut cx, if negative { negated(rest) } else { rest });
+        finished(&mut cx, result)
     }
 
     /// A function that is about its argument near zero.
@@ -417,6 +430,57 @@ mod tests {
 
     fn dec(text: &str) -> Decimal128 {
         text.parse().unwrap()
+    }
+
+    #[test]
+    fn angles_beyond_every_double_have_their_sines() {
+        // Computed with whole numbers of 6,400 digits.
+        let cases = [
+            (
+                "1E+31",
+                "0.7848123261263956163385565444",
+                "0.6197335014020752845444668670",
+                "1.266370664730644069180660895",
+            ),
+            (
+                "1E+308",
+                "-0.787606656204735337015086165",
+                "-0.616178346829873465698211505",
+                "1.278212160905733907673939570",
+            ),
+            (
+                "2E+308",
+                "0.9706123347448766454426237251",
+                "-0.240648489796008328689773260",
+                "-4.03331986653080726143340331",
+            ),
+            (
+                "1E+400",
+                "-0.998538231983097722916159280",
+                "-0.054049970102390581728124336",
+                "18.47435308644015830803943409",
+            ),
+            (
+                "9.999999999999999999999999999999999E+6144",
+                "0.5582907749092521238056875912",
+                "-0.829645352335096721628911422",
+                "-0.672927020368284405677914031",
+            ),
+            (
+                "12345678901234567890123456789012.34",
+                "0.9989929681167170677799149743",
+                "0.0448670218908266305152751113",
+                "22.26564024123401897835152799",
+            ),
+        ];
+        for (angle, sin, cos, tan) in cases {
+            let angle = dec(angle);
+            for (is, wanted) in [(angle.sin(), sin), (angle.cos(), cos), (angle.tan(), tan)] {
+                assert!(is.to_string().starts_with(wanted), "{angle}: {is}, not {wanted}");
+            }
+            assert_eq!(angle.negated().sin(), angle.sin().negated());
+            assert_eq!(angle.negated().cos(), angle.cos());
+        }
     }
 
     type Function = fn(Decimal128) -> Decimal128;

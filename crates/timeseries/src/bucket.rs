@@ -17,7 +17,7 @@ const MIN_MEASUREMENTS: u32 = 10;
 const MAX_PLAIN_BYTES: usize = 5 * 1024 * 1024;
 /// `control.version` of buckets with columns as documents, with those of subtype 7, and with those when times are not in order.
 const PLAIN: i64 = 1;
-const PACKED: i32 = 2;
+pub(crate) const PACKED: i32 = 2;
 const PACKED_UNORDERED: i32 = 3;
 /// The subtype of columns.
 pub(crate) const COLUMN: u8 = 7;
@@ -229,6 +229,11 @@ impl Bucket {
             self.columns.push(Column { name: field.key().to_owned(), values });
         }
         self.columns.iter().all(|column| column.values.count() <= self.count).then_some(())
+    }
+
+    /// Whether its times are in their order.
+    pub(crate) fn is_ordered(&self) -> bool {
+        self.ordered
     }
 
     /// The bucket's `_id`.

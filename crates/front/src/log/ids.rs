@@ -97,6 +97,8 @@ ids! {
     QUIESCE_MODE = 4_794_602;
     /// `validate` has found a document that its validator refuses.
     DOCUMENT_NOT_COMPLIANT = 5_363_500;
+    /// `validate` has found a bucket of measurements whose parts contradict each other.
+    BUCKET_NOT_COMPLIANT = 6_698_300;
     /// A command has panicked.
     COMMAND_PANICKED = 99_000_001;
     /// What storage keeps of a session cannot be removed.

@@ -9,7 +9,7 @@ use sheaf_storage::{Collection, Direction, Inconsistency, Range, Validation};
 use super::re_index;
 use crate::args::Args;
 use crate::command::*;
-use crate::commands::timeseries::buckets_of;
+use crate::commands::timeseries::{buckets_of, is_buckets, options_of};
 use crate::op::Operation;
 use crate::reply::Reply;
 
@@ -135,6 +135,14 @@ impl Validate<'_> {
                     .to_owned(),
             );
         }
+        let faulty = faulty_buckets(op, collection)?;
+        if faulty > 0 {
+            report.non_compliant += faulty;
+            found.warnings.push(
+                "Detected one or more documents in this collection incompatible with time-series specifications. For more info, see logs with log id 6698300."
+                    .to_owned(),
+            );
+        }
         if found.invalid_documents > 0 {
             let about = doc! { "namespace": namespace, "invalidDocuments": found.invalid_documents as i64 };
             crate::log::error(
@@ -196,6 +204,32 @@ fn non_compliant(op: &Operation<'_>, collection: &Collection) -> Result<u64> {
         }
     }
     Ok(failing)
+}
+
+/// Buckets of measurements whose parts contradict each other, each named in the log.
+fn faulty_buckets(op: &Operation<'_>, collection: &Collection) -> Result<u64> {
+    if !is_buckets(collection) {
+        return Ok(0);
+    }
+    let options = options_of(collection)?;
+    let view = op.view()?;
+    let mut cursor = view.records(collection, Range::ALL, Direction::Forward)?;
+    let mut faulty = 0;
+    while cursor.next()? {
+        op.check_interrupt()?;
+        let Some(reason) = sheaf_timeseries::fault(cursor.doc(), &options) else { continue };
+        faulty += 1;
+        let id = cursor.doc().get_or_missing("_id");
+        let about = doc! { "namespace": &collection.namespace, "id": id, "reason": &reason };
+        crate::log::warning(
+            "STORAGE",
+            crate::log::ids::BUCKET_NOT_COMPLIANT,
+            &op.client().context(),
+            "Document is not compliant with time-series specifications",
+            Some(about),
+        );
+    }
+    Ok(faulty)
 }
 
 /// What is answered.

@@ -178,7 +178,7 @@ fn apply(op: &Operation<'_>, entry: &Entry<'_>, bypass: Bypass) -> Result<bool> 
             let catalog = op.catalog();
             entry.check_uuid(&catalog)?;
             let found = catalog.collection(entry.namespace);
-            if found.is_none() {
+            let Some(found) = found else {
                 if entry.kind == "d" {
                     return Ok(true);
                 }
@@ -188,9 +188,11 @@ fn apply(op: &Operation<'_>, entry: &Entry<'_>, bypass: Bypass) -> Result<bool> 
                     entry.namespace,
                     entry.shown()
                 );
-            }
+            };
+            // Measurements are a view, too: entries are about buckets, whatever the commands do that bear their names.
+            refuse_view(found)?;
             match entry.kind {
-                "i" if found.is_some_and(|found| is_buckets(found)) => insert_bucket(op, entry, bypass),
+                "i" if is_buckets(found) => insert_bucket(op, entry, bypass),
                 "i" => insert(op, entry, bypass),
                 "u" => update(op, entry, bypass),
                 _ => {

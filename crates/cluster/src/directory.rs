@@ -138,6 +138,33 @@ impl Directory {
         Ok(all)
     }
 
+    /// Where each set is reached, as `getShardMap` tells it. What is known serves while nobody answers.
+    ///
+    /// Errors: as [`Directory::shards`].
+    pub fn shard_map(&self, go_on: GoOn<'_>) -> Result<DocBuf> {
+        let _ = self.look_for_shards(go_on);
+        let sets: Vec<(Arc<str>, SetAddress)> =
+            self.sets(go_on)?.into_iter().map(|set| (set.name, set.set.address())).collect();
+        Ok(DocBuf::build(|out| {
+            let mut map = out.document("map");
+            for (name, address) in &sets {
+                map.append(name, &address.to_string());
+            }
+            drop(map);
+            let mut hosts = out.document("hosts");
+            for (name, address) in &sets {
+                for host in &address.hosts {
+                    hosts.append(host, &**name);
+                }
+            }
+            drop(hosts);
+            let mut strings = out.document("connStrings");
+            for (name, address) in &sets {
+                strings.append(&address.to_string(), &**name);
+            }
+        }))
+    }
+
     /// The config servers as a shard: transactions write there as on any other.
     pub fn config_shard(&self) -> Shard {
         Shard { name: CONFIG_SHARD.into(), set: self.config.clone(), draining: false }

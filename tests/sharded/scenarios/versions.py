@@ -24,9 +24,12 @@ def versions_of_a_router_and_of_shards(cluster):
         refused(13, lambda: client.versions.command("getShardVersion", "versions.plants"))
         assert client.admin.command("flushRouterConfig", "versions.plants")["flushed"] is True
         assert client.admin.command("flushRouterConfig")["flushed"] is True
+        shard_map = client.admin.command("getShardMap")
     newest = []
     for number, members in enumerate(cluster.shards):
         with members.direct(members.primary()) as shard:
+            told = shard.admin.command("getShardMap")
+            assert told["map"].keys() == shard_map["map"].keys() and told["hosts"] == shard_map["hosts"], (told, shard_map)
             told = shard.admin.command("getShardVersion", "versions.plants", fullMetadata=True)
             assert told["configServer"].startswith("config/") and len(told["metadata"]["chunks"]) == 1, told
             newest.append(told["global"])

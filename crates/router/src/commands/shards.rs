@@ -309,32 +309,10 @@ impl<'a> Command<'a, Operation<'a>> for GetShardMap {
     }
 
     fn run(self, op: &Operation<'a>) -> Result<Reply> {
-        let directory = &op.router.directory;
-        let sets = op.blocking(|| {
-            // What is known serves while nobody answers.
-            let _ = directory.look_for_shards(&|| op.check_interrupt());
-            directory.sets(&|| op.check_interrupt())
-        })?;
-        let sets: Vec<(String, SetAddress)> =
-            sets.iter().map(|set| (set.name.to_string(), set.set.address())).collect();
-        Ok(Reply::ok()
-            .with_document("map", |map| {
-                for (name, address) in &sets {
-                    map.append(name, &address.to_string());
-                }
-            })
-            .with_document("hosts", |hosts| {
-                for (name, address) in &sets {
-                    for host in &address.hosts {
-                        hosts.append(host, name);
-                    }
-                }
-            })
-            .with_document("connStrings", |strings| {
-                for (name, address) in &sets {
-                    strings.append(&address.to_string(), name);
-                }
-            }))
+        let map = op.blocking(|| op.router.directory.shard_map(&|| op.check_interrupt()))?;
+        let mut reply = Reply::ok();
+        reply.fill(|out| _ = out.append_all(map.as_raw()));
+        Ok(reply)
     }
 }
 

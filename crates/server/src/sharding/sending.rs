@@ -99,6 +99,13 @@ impl ShardServer {
         self.ask_shard(identity.shard.as_str(), &note, go_on).map(|_| ())
     }
 
+    /// Where each set of the cluster is reached.
+    ///
+    /// Errors: those of asking the config servers.
+    pub fn shard_map(&self, go_on: Interrupt<'_>) -> Result<DocBuf> {
+        self.directory()?.shard_map(&|| go_on())
+    }
+
     pub(super) fn directory(&self) -> Result<&Directory> {
         let Some(identity) = self.identity()? else {
             return Err(Error::new(Code::SHARDING_STATE_NOT_INITIALIZED, "this set is no shard yet"));

@@ -368,6 +368,10 @@ fn write_scan(out: Out<'_, '_>, name: &str, scan: &Scan, stats: Option<&Figures>
     out.append("isUnique", index.unique || index.kind == IndexKind::Id);
     out.append("isSparse", index.sparse || wildcard);
     out.append("isPartial", index.partial.is_some());
+    if name == "DISTINCT_SCAN" {
+        // Those stages are of their own here.
+        out.append("isShardFiltering", false).append("isFetching", false);
+    }
     out.append("indexVersion", 2);
     out.append("direction", direction(scan.backward));
     if name == "COUNT_SCAN" {
@@ -388,6 +392,9 @@ fn write_scan(out: Out<'_, '_>, name: &str, scan: &Scan, stats: Option<&Figures>
     }
     if let Some(stats) = stats {
         out.append("keysExamined", stats.keys_examined as i32);
+        if name == "DISTINCT_SCAN" {
+            return;
+        }
         out.append("seeks", stats.seeks as i32);
         out.append("dupsTested", stats.dups_tested as i32);
         out.append("dupsDropped", stats.dups_dropped as i32);

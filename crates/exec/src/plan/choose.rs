@@ -97,8 +97,9 @@ fn distinct_scan(query: &Query, collection: &Arc<Collection>) -> Result<Option<P
                     && found.bounds.fields[1..].iter().all(|field| field.intervals.is_all())
             })
         };
-        // What is given are the keys' values.
-        let Some(found) = found.filter(|found| gives_value(found, key)) else { continue };
+        let Some(found) = found else { continue };
+        // Keys of collated strings are not the strings: the first document of each has one.
+        let covered = gives_value(&found, key);
         let scan = PlanNode::DistinctScan(Scan {
             index: found.index.clone(),
             fields: found.fields.clone(),
@@ -108,6 +109,7 @@ fn distinct_scan(query: &Query, collection: &Arc<Collection>) -> Result<Option<P
             filter: None,
             keys: None,
         });
+        let scan = if covered { scan } else { PlanNode::Fetch { input: Box::new(scan), filter: None } };
         let shape = DocBuf::new().with("_id", i32::from(key == "_id")).with(key, 1);
         let shape = if key == "_id" { DocBuf::new().with("_id", 1) } else { shape };
         let projection = Projection::parse(shape.as_raw(), Mode::Find, &mut ParseCx::new())?;
@@ -115,7 +117,7 @@ fn distinct_scan(query: &Query, collection: &Arc<Collection>) -> Result<Option<P
             input: Box::new(scan),
             projection: Arc::new(projection),
             matcher: query.matcher(),
-            covered: true,
+            covered,
             sort: None,
         }));
     }

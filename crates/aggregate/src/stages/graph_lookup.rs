@@ -7,7 +7,7 @@ use sheaf_bson::{Bump, DocBuf, OwnedValue, RawDoc, Value};
 use sheaf_collation::{SharedCollator, key_of};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_expr::{Deps, Expr, FieldPath};
-use sheaf_query::matcher::Matcher;
+use sheaf_query::matcher::{Features, Matcher};
 
 use crate::rewrite::rewrite;
 use sheaf_rows::{BoxOperator, Cx, Figures, Operator, Row, Step};
@@ -80,7 +80,11 @@ pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<Sha
                 }
             },
             ("restrictSearchWithMatch", Value::Document(filter)) => {
-                restrict = Some(Matcher::parse(filter, cx.expr)?)
+                // It is a part of a search, which has no index of its own, and no JavaScript.
+                let parsed = Matcher::parse_with(filter, Features::Validator, cx.expr);
+                restrict = Some(parsed.map_err(|error| {
+                    error.context("Failed to parse 'restrictSearchWithMatch' option to $graphLookup")
+                })?)
             }
             ("restrictSearchWithMatch", other) => {
                 bail!(40185, "restrictSearchWithMatch must be an object, found {}", other.type_name())

@@ -113,10 +113,13 @@ fn date_add<'a>(call: &'a Call, cx: Cx<'a, '_>, sign: i64) -> Result<Value<'a>> 
     if start.is_nullish() || unit.is_nullish() || amount.is_nullish() || zone_null {
         return Ok(Value::Null);
     }
-    let unit = unit_of(name, unit)?;
     let Some(start) = time::date_of(start) else {
         bail!(5166403, "{name} requires startDate to be convertible to a date");
     };
+    if !matches!(unit, Value::String(_)) {
+        bail!(5166404, "{name} expects string defining the time unit");
+    }
+    let unit = unit_of(name, unit)?;
     let Some(amount) = amount.as_exact_i64() else {
         bail!(5166405, "{name} expects integer amount of time units");
     };

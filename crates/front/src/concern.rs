@@ -1,5 +1,7 @@
 //! Read and write concerns as clients send them, and the rules of a server that is not replicated.
 
+pub mod counters;
+
 use std::time::Duration;
 
 use sheaf_bson::{RawDoc, Timestamp, Value};

@@ -237,6 +237,7 @@ pub struct Metrics {
     pub top: Mutex<HashMap<String, TopEntry, ahash::RandomState>>,
     pub active_reads: AtomicU64,
     pub active_writes: AtomicU64,
+    pub read_concerns: crate::concern::counters::ReadConcernCounters,
 }
 
 /// `serverStatus.transactions`.

@@ -31,6 +31,8 @@ pub fn count(role: &dyn Role, op: &Request<'_>, outcome: &RequestOutcome) {
     front.metrics.docs_inserted.add(op.metrics.inserted.get().unwrap_or(0));
     front.metrics.docs_updated.add(op.metrics.modified.get().unwrap_or(0));
     front.metrics.docs_deleted.add(op.metrics.deleted.get().unwrap_or(0));
+    let (named, had) = (op.generic.read_concern, op.read_concern());
+    front.metrics.read_concerns.count(op.command.name, op.in_transaction(), named, had);
     role.measure(op, outcome, took);
     let settings = front.profiling.active(op.db);
     let filter = settings.as_ref().and_then(|settings| settings.filter.as_ref());

@@ -39,6 +39,7 @@ const SECTIONS: &[Section<Node>] = &[
     ("opcountersRepl", replication::opcounters),
     ("oplogTruncation", replication::oplog_truncation),
     ("queues", queues),
+    ("readConcernCounters", |node, doc| node.metrics.read_concerns.write(doc)),
     ("repl", replication::set),
     ("security", |node, doc| {
         node.logins.write(|name| sheaf_front::sasl::takes(&node.parameters, name), doc);
@@ -128,8 +129,8 @@ fn catalog_stats(node: &Node, doc: &mut Doc<'_>) {
     doc.append("collections", count(&own));
     doc.append("capped", count(&|c| own(c) && c.capped.is_some()));
     doc.append("clustered", count(&|c| own(c) && c.options.as_raw().get("clusteredIndex").is_some()));
-    doc.append("timeseries", 0);
-    doc.append("views", count(&|c| !internal(c) && c.is_view()));
+    doc.append("timeseries", count(&|c| !internal(c) && c.is_timeseries()));
+    doc.append("views", count(&|c| !internal(c) && c.is_view() && !c.is_timeseries()));
     doc.append("internalCollections", count(&|c| internal(c) && !c.is_view()));
     doc.append("internalViews", count(&|c| internal(c) && c.is_view()));
     doc.append("systemProfile", count(&|c| c.name() == "system.profile"));

@@ -1,9 +1,11 @@
 //! Decisions on transactions over several shards, as the primary writes them.
 //!
 //! [`Transaction::prepare`](crate::Transaction::prepare) has put the operations into the log and into a row, and what they change stays
-//! locked. A commit applies them with the code that applies entries of others; an abort gives the locks back. What is decided,
-//! and when, others say: here is only what each record does, and that none contradicts what the log says already.
+//! locked. A commit writes what readers have met as in doubt; where that was not prepared here since the start, it applies the operations
+//! with the code that applies entries of others. An abort gives the locks back. What is decided, and when, others say: here is only what
+//! each record does, and that none contradicts what the log says already.
 
+use rocksdb::WriteBatch;
 use sheaf_bson::Timestamp;
 use sheaf_errors::{Code, Result, bail};
 
@@ -11,8 +13,9 @@ use crate::apply::{Redone, operations_of_row, redo};
 use crate::commit::prepared::Prepared;
 use crate::commit::step::Step;
 use crate::commit::transaction_rows::{Row, TransactionRow};
-use crate::commit::transactions::TransactionListener;
+use crate::commit::transactions::{Made, TransactionListener};
 use crate::core::Core;
+use crate::db::sink::BatchSink;
 use crate::engine::Engine;
 use crate::oplog::{self, TransactionKey, TransactionRecord};
 use crate::options::{Interrupt, OpTime};
@@ -137,9 +140,15 @@ impl Core {
                 row.prepared
             );
         }
-        let operations = operations_of_row(self, key)?;
-        let commit = || self.redo_and_commit(key, at, &row, &operations, since);
-        if operations.len() <= LONG_BYTES {
+        let made = transactions.made(key);
+        let operations = if made.is_some() { Vec::new() } else { operations_of_row(self, key)? };
+        let bytes = made.as_ref().map_or(operations.len(), |made| made.of.bytes());
+        let work = || match &made {
+            Some(made) => Ok(self.batch_of(made)),
+            None => redo(self, &operations),
+        };
+        let commit = || self.commit_as(key, at, &row, work()?, since);
+        if bytes <= LONG_BYTES {
             return commit();
         }
         let mut done = None;
@@ -147,15 +156,23 @@ impl Core {
         done.expect("it was run")
     }
 
-    fn redo_and_commit(
+    /// What readers have met as in doubt is what is committed. Nobody could change any of it meanwhile, so it is what the operations
+    /// come to.
+    fn batch_of(&self, made: &Made) -> Redone {
+        let mut batch = WriteBatch::default();
+        made.of.put(&mut BatchSink { db: &self.base.db, batch: &mut batch });
+        Redone { batch, counts: made.counts.clone(), locks: made.locks.to_vec() }
+    }
+
+    fn commit_as(
         &self,
         key: &TransactionKey,
         at: Timestamp,
         row: &Row,
-        operations: &[u8],
+        done: Redone,
         since: Option<u64>,
     ) -> Result<OpTime> {
-        let Redone { batch, counts, locks } = redo(self, operations)?;
+        let Redone { batch, counts, locks } = done;
         let mut payload = self.commits.take_buffer();
         oplog::write_commit(&mut payload, key, at, row.prepared, &row.collections);
         let step = Step::of(TransactionRecord::Commit { key: key.clone(), at });

@@ -60,7 +60,7 @@ fn seize(core: &Core, operations: &[u8]) -> Result<Holding> {
     let passes = passes.map(|collection| (collection.clone(), collection.state.gate.force())).collect();
     let held = placed_by_operations(&catalog, operations);
     let holds = held.iter().map(|collection| collection.state.gate.force_hold()).collect();
-    Ok(Holding { table, owner, locks, passes, holds, writes: writes.unwrap_or_default() })
+    Ok(Holding { table, owner, locks, passes, holds, writes: writes.unwrap_or_default(), counts: None })
 }
 
 /// Takes what all hold that are prepared in the files: a start.

@@ -16,7 +16,7 @@ use crate::locks::LockKey;
 pub(crate) const UNIT_BYTES_MAX: usize = 112 << 20;
 
 /// Per collection: documents and bytes more (or less).
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(crate) struct Counts {
     all: SmallVec<[(Arc<CollectionState>, i64, i64); 2]>,
     /// Where each is, by its address, once they are many: `dropDatabase` can be about a hundred thousand.

@@ -6,6 +6,7 @@ use smallvec::SmallVec;
 use uuid::Uuid;
 
 use crate::catalog::Collection;
+use crate::commit::prepared::Counts;
 use crate::locks::{Hold, LockKey, LockTable, Owner, Pass};
 use crate::oplog::{TransactionKey, TransactionRecord};
 use crate::read::overlay::Overlay;
@@ -20,6 +21,8 @@ pub(crate) struct Holding {
     pub holds: Vec<Hold>,
     /// What it changes, for readers.
     pub writes: Overlay,
+    /// What it does to the counts of its collections, if a commit writes just `writes`.
+    pub counts: Option<Counts>,
 }
 
 impl Drop for Holding {

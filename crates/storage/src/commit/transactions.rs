@@ -21,6 +21,7 @@ use sheaf_bson::{DocBuf, RawDoc, Timestamp};
 use sheaf_errors::{Code, Result, bail};
 use smallvec::SmallVec;
 
+use super::prepared::{Counts, Written};
 use super::step::{Holding, Step};
 use super::transaction_rows::{Row, TransactionRow, row_key};
 use crate::db::{Cf, Db, io_error};
@@ -49,6 +50,13 @@ struct Known {
 }
 
 type Rows = BTreeMap<TransactionKey, Known>;
+
+/// What a transaction changes that was prepared here.
+pub(crate) struct Made {
+    pub of: Arc<Undecided>,
+    pub counts: Counts,
+    pub locks: Written,
+}
 
 /// A commit, as long as a state without its entry can be read at a time that is not below the commit's.
 struct Late {
@@ -438,6 +446,15 @@ impl Transactions {
         let rows = self.rows.lock();
         let prepared = rows.iter().filter(|(_, known)| known.row.is_prepared());
         prepared.map(|(key, _)| key.clone()).collect()
+    }
+
+    /// What a prepared transaction changes, with what this does to counts and all that it has locked; `None` where that is told by its
+    /// operations alone: another member has prepared it, or this one before it was started.
+    pub fn made(&self, key: &TransactionKey) -> Option<Made> {
+        let rows = self.rows.lock();
+        let known = rows.get(key)?;
+        let (held, of) = (known.held.as_ref()?, known.undecided.clone()?);
+        Some(Made { of, counts: held.counts.clone()?, locks: held.locks.as_slice().into() })
     }
 
     /// A transaction that is prepared holds this from now on.

@@ -104,6 +104,23 @@ impl Undecided {
         outcome
     }
 
+    /// Has all that it changes in a batch.
+    pub fn put(&self, sink: &mut impl Sink) {
+        for cf in [Cf::Records, Cf::Indexes] {
+            for (key, value) in self.writes.of(cf) {
+                match value {
+                    Some(value) => sink.put(cf, key, value),
+                    None => sink.delete(cf, key),
+                }
+            }
+        }
+    }
+
+    /// Memory that its changes take, about.
+    pub fn bytes(&self) -> usize {
+        self.writes.bytes()
+    }
+
     fn has_some(&self, cf: Cf, lower: &[u8], upper: &[u8]) -> bool {
         let range = (Bound::Included(lower), Bound::Excluded(upper));
         self.writes.of(cf).range::<[u8], _>(range).next().is_some()

@@ -151,6 +151,30 @@ fn a_commit_shows_all_at_once_and_frees_it() {
     assert_free(&engine);
 }
 
+/// Who has prepared it commits what it holds, who was started since what the operations say.
+#[test]
+fn what_is_held_is_what_the_operations_come_to() {
+    let (dir, engine) = filled();
+    let mut txn = written(&engine, 1);
+    let collection = txn.collection(C).unwrap().unwrap();
+    // There and gone again, and by way of a key that another has left.
+    txn.insert(&collection, doc! { "_id": 6, "u": 6 }.as_raw()).unwrap();
+    change(&mut txn, C, 6, None).unwrap();
+    change(&mut txn, C, 1, Some(&doc! { "_id": 1, "u": 2 })).unwrap();
+    change(&mut txn, C, 1, Some(&doc! { "_id": 1, "u": 10 })).unwrap();
+    let prepared = txn.prepare(&participants(), GO_ON).unwrap();
+    let copy = crash_copy(dir.path());
+    let started = open(copy.path());
+    for (engine, holds) in [(&engine, true), (&started, false)] {
+        let made = engine.core().commits.transactions().made(&key(1));
+        assert_eq!(made.is_some(), holds);
+        engine.commit_prepared(&key(1), Timestamp(prepared.time), GO_ON).unwrap();
+        assert_eq!(all(engine, C), after());
+        assert_valid(engine, C);
+        assert_free(engine);
+    }
+}
+
 #[test]
 fn whoever_listens_hears_of_sessions_that_have_ended() {
     let (_dir, engine) = filled();

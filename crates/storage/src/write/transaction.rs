@@ -289,6 +289,8 @@ impl Transaction {
                 passes: guards,
                 holds: std::mem::take(&mut self.holds),
                 writes,
+                // Statements are rows of their own, which are made of the operations.
+                counts: (!self.has_statements).then(|| std::mem::take(&mut self.counts)),
             }),
             ..Step::of(TransactionRecord::Prepare { key, participants: participants.clone() })
         };

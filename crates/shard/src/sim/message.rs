@@ -11,6 +11,7 @@ use crate::time::ClusterTime;
 use crate::transaction::{Answer, Executed, Outcome, Request};
 use crate::types::TransactionId;
 
+use super::decisions::Decided;
 use super::store::{Key, Statements, Value};
 
 /// Where a message comes from or goes to.
@@ -76,6 +77,11 @@ pub(super) enum Call {
         belief: Option<Belief>,
     },
     Request(Request),
+    /// Commits; the answer says which of them are applied, or which a majority has.
+    Decide {
+        all: Vec<Decided>,
+        applied: bool,
+    },
     ReadAt {
         at: ClusterTime,
         keys: Vec<Key>,
@@ -114,6 +120,7 @@ pub(super) enum Return {
         before: Value,
     },
     Answer(Answer),
+    Decided(Vec<bool>),
 }
 
 #[derive(Clone, Debug)]

@@ -7,6 +7,7 @@
 
 mod client;
 mod conduct;
+mod decisions;
 mod directory;
 mod disk;
 mod faults;
@@ -63,11 +64,13 @@ pub enum Mutation {
     ReturnedRangeRemoved,
     /// Records of retryable statements do not travel.
     StatementRowsLeft,
+    /// A router calls settled what is applied, and does not ask whether majorities have it.
+    SettledUnconfirmed,
 }
 
 impl Mutation {
     /// All mutations.
-    pub const ALL: [Mutation; 16] = [
+    pub const ALL: [Mutation; 17] = [
         Mutation::AbortBeforeDurable,
         Mutation::PrepareBeforeDurable,
         Mutation::DecisionBeforeDurable,
@@ -84,6 +87,7 @@ impl Mutation {
         Mutation::NewestTableAtT,
         Mutation::ReturnedRangeRemoved,
         Mutation::StatementRowsLeft,
+        Mutation::SettledUnconfirmed,
     ];
 
     /// The name on the command line.
@@ -105,6 +109,7 @@ impl Mutation {
             Mutation::NewestTableAtT => "newest-table-at-t",
             Mutation::ReturnedRangeRemoved => "returned-range-removed",
             Mutation::StatementRowsLeft => "statement-rows-left",
+            Mutation::SettledUnconfirmed => "settled-unconfirmed",
         }
     }
 }
@@ -128,6 +133,8 @@ pub struct Tally {
     pub recovered: u64,
     /// Units of decisions that were written and not synced at once.
     pub late_decisions: u64,
+    /// Decisions that went to a shard in one message with others.
+    pub together: u64,
     /// Transactions that shards began to settle.
     pub settled: u64,
     /// Readers that waited for a transaction in doubt.
@@ -171,6 +178,7 @@ impl Tally {
         self.unknown += other.unknown;
         self.recovered += other.recovered;
         self.late_decisions += other.late_decisions;
+        self.together += other.together;
         self.settled += other.settled;
         self.waited += other.waited;
         self.scans += other.scans;

@@ -11,6 +11,7 @@ use crate::transaction::{Executed, ReplyId, Rows, WaiterId};
 use crate::types::TransactionId;
 use crate::{LogRecord, ReaderId, Shard};
 
+use super::decisions::{Batch, Question};
 use super::directory::shard_id;
 use super::disk::Disk;
 use super::message::{Address, Op};
@@ -59,6 +60,9 @@ pub(super) struct Process {
     /// Plain writes by the index that must be on a majority: whom to tell, and what was there before.
     pub written: BTreeMap<u64, (Address, u64, Value)>,
     pub replies: BTreeMap<ReplyId, (Address, u64)>,
+    /// What routers have told and asked of several commits at once.
+    pub batches: Vec<Batch>,
+    pub questions: Vec<Question>,
     pub reads: BTreeMap<ReaderId, Reader>,
     pub waits: BTreeMap<WaiterId, Reader>,
     /// What this member has asked other shards, by the number of the call.
@@ -143,6 +147,8 @@ impl Node {
             moves: Moves::default(),
             written: BTreeMap::new(),
             replies: BTreeMap::new(),
+            batches: Vec::new(),
+            questions: Vec::new(),
             reads: BTreeMap::new(),
             waits: BTreeMap::new(),
             calls: BTreeMap::new(),

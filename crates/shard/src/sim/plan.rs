@@ -39,6 +39,8 @@ pub struct Plan {
     pub disk_millis: (u64, u64, u64),
     /// Whether decisions wait for something else that is to be synced: with some seeds.
     pub decisions_wait: bool,
+    /// Whether routers tell a shard of several decisions at once, as they do in earnest: with some of these seeds.
+    pub decisions_together: bool,
     /// Longest time between faults.
     pub fault_gap_millis: u64,
     /// Longest time that a client thinks.
@@ -57,10 +59,11 @@ impl Plan {
         let shards = [1, 2, 2, 2, 3, 3, 4][rng.below(7) as usize];
         let shards = if moves { shards.max(2) } else { shards };
         let mut of_moves = Rng::new(seed ^ 0x6d6f_7665);
-        Plan {
+        let drawn = Plan {
             seed,
             moves,
             decisions_wait: matches!(seed % 20, 5 | 8 | 9 | 10 | 11 | 13 | 17 | 18),
+            decisions_together: matches!(seed % 20, 8 | 9 | 17 | 18),
             config_shard: seed % 8 == 5,
             move_gap_millis: [50, 300, 1500][of_moves.below(3) as usize],
             shards,
@@ -78,6 +81,12 @@ impl Plan {
             fault_gap_millis: rng.between(100, 900),
             think_millis: [5, 20, 60, 300][rng.below(4) as usize],
             skew_millis: [0, 5, 500, 4000][rng.below(4) as usize],
+        };
+        if !drawn.decisions_together {
+            return drawn;
         }
+        // So much is decided that several are to be told to a shard.
+        let keys = drawn.shards as u64 * 8;
+        Plan { clients: 8, keys, think_millis: 5, latency: (1, 3), disk_millis: (1, 1, 8), ..drawn }
     }
 }

@@ -154,6 +154,8 @@ impl World {
             process.reads.clear();
             process.waits.clear();
             process.replies.clear();
+            process.batches.clear();
+            process.questions.clear();
         }
         self.trace(node as u64 ^ u64::from(writable) << 8);
     }
@@ -283,6 +285,9 @@ impl World {
         }
         if self.plan.moves {
             self.pass_gate(node);
+        }
+        if let Some(last) = persist.entries.last() {
+            self.answer_batches(node, last.at.index);
         }
         self.settle_node(node);
     }

@@ -8,6 +8,7 @@ use crate::transaction::{Committer, CommitterEffect, Executed, Outcome, Part, Re
 use crate::types::TransactionId;
 
 use super::Mutation;
+use super::decisions::{Decided, Deciding};
 use super::directory::{shard_id, shard_key, shard_number};
 use super::message::{Address, Call, Change, Command, Done, Message, Op, Retryable, Return, Seen};
 use super::plan::Plan;
@@ -23,7 +24,7 @@ struct Running {
 
 /// A statement on its way: what of it goes to this shard, what is left, and what has come of what is done.
 #[derive(Clone, Debug)]
-struct Statement {
+pub(super) struct Statement {
     client: usize,
     number: u64,
     id: TransactionId,
@@ -36,7 +37,7 @@ struct Statement {
 
 /// What a router waits for, by the number of its call.
 #[derive(Clone, Debug)]
-enum Pending {
+pub(super) enum Pending {
     Execute(Statement),
     Request {
         shard: usize,
@@ -57,6 +58,19 @@ enum Pending {
         retryable: Option<Retryable>,
     },
     Table,
+    /// Commits that a shard is told of.
+    Decide {
+        shard: usize,
+        batch: Vec<Decided>,
+        since: u64,
+    },
+    /// Commits of which a shard is asked whether a majority has them; `of` are their places in the round.
+    Confirm {
+        shard: usize,
+        of: Vec<usize>,
+        batch: Vec<Decided>,
+        since: u64,
+    },
 }
 
 #[derive(Debug)]
@@ -72,9 +86,10 @@ struct Scan {
 
 #[derive(Default)]
 pub(super) struct Process {
-    committer: Committer,
+    pub committer: Committer,
+    pub deciding: Deciding,
     running: BTreeMap<TransactionId, Running>,
-    pending: BTreeMap<u64, (Pending, u32)>,
+    pub pending: BTreeMap<u64, (Pending, u32)>,
     scans: BTreeMap<u64, Scan>,
     /// Clients that wait for an outcome, and since when.
     asked: BTreeMap<TransactionId, (usize, u64, u64)>,
@@ -87,7 +102,7 @@ pub(super) struct Process {
 }
 
 pub(super) struct Router {
-    process: Option<Process>,
+    pub process: Option<Process>,
     pub incarnation: u64,
     pub wall_wrong: i64,
 }
@@ -153,6 +168,9 @@ impl World {
             for id in late {
                 self.end(router, &id, Done::Ended(Outcome::Aborted));
             }
+        }
+        if self.plan.decisions_together {
+            self.tick_decisions(router);
         }
         self.settle_router(router);
         self.after(20, Event::RouterTick { router, incarnation });
@@ -247,9 +265,11 @@ impl World {
     }
 
     /// Sends a call to the shard that it is for.
-    fn call(&mut self, router: usize, mut pending: Pending, tries: u32) {
+    pub(super) fn call(&mut self, router: usize, mut pending: Pending, tries: u32) {
         let Some(process) = &mut self.routers[router].process else { return };
-        if self.plan.moves && process.table.is_none() && !matches!(pending, Pending::Table) {
+        let needs_table =
+            !matches!(pending, Pending::Table | Pending::Decide { .. } | Pending::Confirm { .. });
+        if self.plan.moves && process.table.is_none() && needs_table {
             process.waiting.push((pending, tries));
             return self.read_table(router);
         }
@@ -285,6 +305,10 @@ impl World {
                 (shard, Call::Write { change: *change, retryable: retryable.clone(), belief })
             }
             Pending::Table => (self.plan.config(), Call::ReadTable),
+            Pending::Decide { .. } | Pending::Confirm { .. } => {
+                let Some(call) = World::call_of_decisions(&pending) else { return };
+                call
+            }
             Pending::BeginScan { .. } | Pending::Request { .. } => return,
         };
         self.next_call += 1;
@@ -358,7 +382,7 @@ impl World {
         self.read_table(router);
     }
 
-    fn request_of_router(&mut self, router: usize, shard: usize, request: Request) {
+    pub(super) fn request_of_router(&mut self, router: usize, shard: usize, request: Request) {
         let Some(process) = &mut self.routers[router].process else { return };
         self.next_call += 1;
         let (number, time) = (self.next_call, process.time);
@@ -379,6 +403,10 @@ impl World {
             }
             (Pending::Request { .. }, _) => {}
             (Pending::Table, Return::Table(table)) => self.table_read(router, table),
+            (Pending::Decide { shard, batch, .. }, Return::Decided(has)) => {
+                self.decisions_answered(router, shard, batch, &has);
+            }
+            (Pending::Confirm { of, .. }, Return::Decided(has)) => self.confirmed(router, &of, &has),
             (pending, Return::Stale) if tries < TRIES => self.stale(router, pending, tries),
             (pending, Return::NotPrimary) if tries < TRIES => self.call(router, pending, tries + 1),
             (Pending::Execute(statement), result) => self.executed(router, statement, result),
@@ -392,6 +420,10 @@ impl World {
                     self.done(router, of.client, of.number, Done::Failed);
                 }
             }
+            (Pending::Decide { shard, batch, .. }, _) => {
+                self.decisions_answered(router, shard, batch, &[]);
+            }
+            (Pending::Confirm { of, .. }, _) => self.confirmed(router, &of, &[]),
             (Pending::Scan { .. } | Pending::BeginScan { .. } | Pending::Table, _) => {}
         }
         self.settle_router(router);
@@ -454,8 +486,18 @@ impl World {
     fn settle_router(&mut self, router: usize) {
         let too_early = self.mutation == Some(Mutation::SettledTooEarly);
         let Some(process) = &mut self.routers[router].process else { return };
-        for effect in process.committer.poll() {
+        let effects = process.committer.poll();
+        let mut decisions: BTreeMap<TransactionId, Vec<(usize, Request)>> = BTreeMap::new();
+        for effect in &effects {
+            if let CommitterEffect::Send { to, request: request @ Request::Commit { id, .. } } = effect {
+                decisions.entry(id.clone()).or_default().push((shard_number(to), request.clone()));
+            }
+        }
+        decisions.retain(|_, requests| self.goes_with_others(router, requests));
+        for effect in effects {
             match effect {
+                CommitterEffect::Send { request: Request::Commit { id, .. }, .. }
+                    if decisions.contains_key(&id) => {}
                 CommitterEffect::Send { to, request } => {
                     let shard = shard_number(&to);
                     if too_early && let Request::Commit { id, .. } = &request {

@@ -36,6 +36,8 @@ impl World {
         match call {
             Call::Request(request) => self.request(node, from, number, request, now),
             _ if !process.leads() => self.give_back(node, from, number, Return::NotPrimary),
+            Call::Decide { all, applied: true } => self.decide(node, from, number, all),
+            Call::Decide { all, applied: false } => self.is_decided(node, from, number, all),
             Call::Execute { id, after, read_at, op, belief } => {
                 let at = read_at.unwrap_or(now);
                 let reading = Reading::Execute { id, after, op, belief };
@@ -92,6 +94,14 @@ impl World {
     }
 
     pub(super) fn perform_of_shard(&mut self, node: usize, effect: ShardEffect) {
+        let is_told = match &effect {
+            ShardEffect::Reply { to, answer } => self.question_answered(node, *to, answer),
+            ShardEffect::NotPrimary { to } => self.question_refused(node, *to),
+            _ => false,
+        };
+        if is_told {
+            return;
+        }
         let Some(process) = &mut self.nodes[node].process else { return };
         match effect {
             ShardEffect::Observe(time) => process.clock.follow(time),

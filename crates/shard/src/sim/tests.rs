@@ -22,6 +22,7 @@ fn check_half(half: u64) -> Tally {
             && total.recovered > 80
             && total.settled > 150
             && total.late_decisions > 300
+            && total.together > 20
             && total.waited > 200
             && total.scans > 1000
             && total.written > 800
@@ -166,4 +167,10 @@ fn removing_a_range_that_has_returned_is_seen() {
 #[test]
 fn leaving_records_of_statements_behind_is_seen() {
     is_seen(Mutation::StatementRowsLeft, 19, "executed twice");
+}
+
+#[test]
+fn settling_what_is_applied_and_not_confirmed_is_seen() {
+    assert!(Plan::of(608).decisions_together);
+    is_seen(Mutation::SettledUnconfirmed, 608, "and Aborted");
 }

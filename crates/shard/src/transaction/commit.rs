@@ -198,6 +198,11 @@ impl Committer {
         }
     }
 
+    /// What is decided is brought to its end by others: by whoever tells the shards of several decisions at once, and by these.
+    pub fn leave(&mut self, id: &TransactionId) {
+        self.running.remove(id);
+    }
+
     /// A shard has said this about a transaction.
     pub fn answered(&mut self, from: &ShardId, id: &TransactionId, answer: Answer) {
         let Some(commit) = self.running.get_mut(id) else { return };

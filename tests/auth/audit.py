@@ -274,55 +274,6 @@ def by_its_parameter(client, path):
     assert client.admin.command("getAuditConfig")["filter"] == first["filter"]
 
 
-def a_full_disk():
-    """What cannot be written down is not done; the file system is a small one in memory, which needs root."""
-    folder = tempfile.mkdtemp(prefix="sheaf-audit-full-")
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "sheaf", folder], capture_output=True)
-    if mounted.returncode != 0:
-        os.rmdir(folder)
-        print("  not root: no small file system, left out", flush=True)
-        return
-    try:
-        path = pathlib.Path(folder) / "audit.json"
-        with Server(args=["--auditDestination", "file", "--auditFormat", "JSON", "--auditPath", str(path)]) as server:
-            with connect(server) as client:
-                client.lib.create_collection("before")
-                (pathlib.Path(folder) / "filler").write_bytes(b"")
-                with open(pathlib.Path(folder) / "filler", "wb", buffering=0) as filler:
-                    with contextlib.suppress(OSError):
-                        while True:
-                            filler.write(b"x" * 4096)
-                # There is room for what has been taken before; then commands are refused and do nothing.
-                said = 0
-                for size in (8000, 100):
-                    for _ in range(1000):
-                        try:
-                            client.admin.command("logApplicationMessage", "x" * size)
-                            said += 1
-                        except pymongo.errors.OperationFailure as error:
-                            assert error.code == 14031, error
-                            break
-                    else:
-                        raise AssertionError("nothing was refused")
-                assert len(events(path, "applicationMessage")) == said
-                for made in range(400):
-                    try:
-                        client.lib.command("create", f"c{made}")
-                    except pymongo.errors.OperationFailure as error:
-                        assert error.code == 14031, error
-                        break
-                else:
-                    raise AssertionError("nothing was refused")
-                assert len(client.lib.list_collection_names()) == made + 1
-                assert len(events(path, "createCollection")) == made + 1
-                assert client.lib.before.count_documents({}) == 0
-                os.remove(pathlib.Path(folder) / "filler")
-                client.lib.create_collection("after")
-    finally:
-        subprocess.run(["umount", folder], check=True)
-        os.rmdir(folder)
-
-
 def what_makes_collections_on_the_way():
     """Collections that are made or replaced by what is no command for that."""
     with audited() as (server, path):
@@ -519,7 +470,6 @@ CHECKS = {
     "audit-flags": bad_flags,
     "audit-config": changed_at_run_time,
     "audit-moved": others_move_the_logs,
-    "audit-full": a_full_disk,
     "audit on the way": what_makes_collections_on_the_way,
     "secrets": nothing_secret_is_written,
 }

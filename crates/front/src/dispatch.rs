@@ -258,11 +258,10 @@ fn execute<'a>(
     if !resumed && request.front.sampling.is_active() {
         sample(request);
     }
-    let _room = match noted::before(request) {
-        Ok(room) => room,
-        Err(error) => return finish::failed(request.part, error, None),
-    };
-    let _more_room = noted::MoreRoom(request);
+    let _room = noted::Room(request);
+    if let Err(error) = noted::before(request) {
+        return finish::failed(request.part, error, None);
+    }
     request.client.meter.begin(request.deadline());
     // What writes, or has written in a transaction, may hold what others wait for, so it waits for no turn.
     let takes_turns = request.only_reads() && !request.in_transaction();

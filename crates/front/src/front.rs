@@ -174,7 +174,7 @@ impl Front {
             next_op: AtomicU64::new(0),
             shutting_down: AtomicBool::new(false),
         });
-        front.audit_own("startup", sheaf_bson::doc! { "options": front.options.parsed.as_raw() });
+        front.audit_start()?;
         Ok(front)
     }
 
@@ -196,8 +196,9 @@ impl Front {
     /// Begins a clean shutdown: running operations are interrupted, listeners stop.
     pub fn begin_shutdown(&self) {
         if !self.shutting_down.swap(true, Ordering::Relaxed) {
-            self.audit.iter().for_each(|audit| audit.end());
-            self.audit_own("shutdown", DocBuf::new());
+            if let Some(audit) = &self.audit {
+                audit.end(&self.itself(), &self.own_event("shutdown", DocBuf::new()));
+            }
         }
         self.memory.end();
         self.incoming.end();
@@ -247,12 +248,23 @@ impl Front {
         Some(client)
     }
 
-    /// Writes down what the server does by itself.
-    pub fn audit_own(&self, atype: &'static str, param: DocBuf) {
-        let Some(audit) = &self.audit else { return };
-        let who = Who { id: self.process_uuid(), ..Who::default() };
-        let event = Event { atype, param, result: Code::OK, millis: self.clock.now_millis() };
-        audit.append_own(&who, &event);
+    /// Writes down that the server has started.
+    ///
+    /// Errors: it cannot be written; then it must not go on.
+    fn audit_start(&self) -> Result<(), Error> {
+        let Some(audit) = &self.audit else { return Ok(()) };
+        let param = sheaf_bson::doc! { "options": self.options.parsed.as_raw() };
+        audit.settle(audit.append(&self.itself(), &self.own_event("startup", param))?);
+        Ok(())
+    }
+
+    /// The server as one who does what is written down.
+    fn itself(&self) -> Who {
+        Who { id: self.process_uuid(), ..Who::default() }
+    }
+
+    fn own_event(&self, atype: &'static str, param: DocBuf) -> Event {
+        Event { atype, param, result: Code::OK, millis: self.clock.now_millis() }
     }
 
     /// Begins a new file of the audit log, or opens it anew, as [`log::rotate`](crate::log::rotate) does.
@@ -260,17 +272,15 @@ impl Front {
     /// Errors: those of the file system.
     pub fn rotate_audit(&self) -> std::io::Result<()> {
         let Some(audit) = &self.audit else { return Ok(()) };
-        let old = audit
-            .rotate(crate::log::is_renamed())?
-            .map(|path| path.display().to_string())
-            .unwrap_or_default();
-        let param = DocBuf::build(|doc| {
-            let mut status = doc.document("logRotationStatus");
-            status.append("status", "OK").append("rotatedLogPath", &old);
-            let _ = status.array("errors");
-        });
-        self.audit_own("rotateLog", param);
-        Ok(())
+        audit.rotate(crate::log::is_renamed(), &self.itself(), |old| {
+            let old = old.map(|path| path.display().to_string()).unwrap_or_default();
+            let param = DocBuf::build(|doc| {
+                let mut status = doc.document("logRotationStatus");
+                status.append("status", "OK").append("rotatedLogPath", &old);
+                let _ = status.array("errors");
+            });
+            self.own_event("rotateLog", param)
+        })
     }
 
     /// Names the server itself among those who do what is written down.

@@ -82,7 +82,7 @@ pub struct Request<'a> {
     pub sampled: RefCell<Vec<Sample>>,
     /// Events for the audit log that the command has noted so far.
     pub audited: RefCell<Vec<(&'static str, DocBuf, Code)>>,
-    /// Bytes of the disk that are kept for those that are more than usual.
+    /// Bytes of the audit log's room that are promised to them.
     pub audit_room: Cell<u64>,
     /// Figures for the slow log and the profiler.
     pub metrics: OpMetrics,

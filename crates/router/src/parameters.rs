@@ -7,7 +7,7 @@ use sheaf_bson::{ArrayBuf, DocBuf, RawDoc, Timestamp, Value, doc};
 use sheaf_cluster::{GoOn, Shard, first_batch, for_client, run_on_each};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_front::args::Args;
-use sheaf_front::audit::noted::note;
+use sheaf_front::audit::noted::{note, room_of};
 use sheaf_front::reply::Reply;
 use sheaf_server::commands::admin::parameters::AUDIT_CONFIG;
 use sheaf_server::commands::sharding::SET_PARAMETERS;
@@ -22,6 +22,11 @@ use crate::told::Told;
 pub fn change<'a>(_: &mut Args<'a>, op: &Operation<'a>) -> Result<Reply> {
     let audit = op.front.audit.as_ref().filter(|audit| audit.runtime);
     let before = audit.map(|audit| audit.config());
+    if let Some(before) = &before {
+        // Twice: what the command says replaces it, and is shown beside it.
+        room_of(op, before.shown().as_raw())?;
+        room_of(op, op.body())?;
+    }
     let reply = forward::to_config(op)?;
     // What was written just now is read, though perhaps not yet by a majority.
     let after = op.router.clock.now();

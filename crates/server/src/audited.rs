@@ -6,7 +6,7 @@ use std::cell::RefCell;
 
 use sheaf_bson::{DocBuf, RawDoc, doc};
 use sheaf_errors::{Code, Result};
-use sheaf_front::audit::noted::{note, room_for};
+use sheaf_front::audit::noted::{note, room_for, room_of};
 use sheaf_storage::{Collection, Uuid};
 
 use crate::commands::ddl::names;
@@ -20,12 +20,16 @@ pub struct Creation {
 }
 
 impl Creation {
-    /// Looks whether its database is there.
-    pub fn of(op: &Operation<'_>, namespace: &str) -> Option<Self> {
-        op.front
-            .audit
-            .is_some()
-            .then(|| Creation { makes_database: !op.catalog().has_database(names::split(namespace).0) })
+    /// Looks whether its database is there, and takes room for telling of both: one command may make many collections.
+    ///
+    /// Errors: `OutOfDiskSpace`. Then it must not be made.
+    pub fn of(op: &Operation<'_>, namespace: &str) -> Result<Option<Self>> {
+        if op.front.audit.is_none() {
+            return Ok(None);
+        }
+        let makes_database = !op.catalog().has_database(names::split(namespace).0);
+        room_for(op, [namespace].into_iter().chain(makes_database.then_some(namespace)))?;
+        Ok(Some(Creation { makes_database }))
     }
 
     /// It has been made.
@@ -123,6 +127,16 @@ impl<'o, 'a> Dropping<'o, 'a> {
             note(self.op, "dropDatabase", Code::OK, || doc! { "ns": self.op.db() });
         }
     }
+}
+
+/// Takes room for telling of these indexes, which are about to be made.
+///
+/// Errors: `OutOfDiskSpace`. Then they must not be made.
+pub fn room_for_indexes<'s>(op: &Operation<'_>, specs: impl IntoIterator<Item = RawDoc<'s>>) -> Result<()> {
+    if op.front.audit.is_none() {
+        return Ok(());
+    }
+    specs.into_iter().try_for_each(|spec| room_of(op, spec))
 }
 
 /// These indexes have been made, or could not be.

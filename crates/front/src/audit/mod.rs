@@ -3,17 +3,21 @@
 //!
 //! An event is appended when it is known, and on the disk before its command is answered: [`Audit::settle`], where one sync
 //! serves all that wait. Room for the events of a command that changes something is taken before it runs
-//! ([`Audit::promise`]), so where there is none the command is refused and has done nothing. What cannot be written all the same
-//! ends the process.
+//! ([`Audit::promise`]), so where there is none the command is refused and has done nothing. Events that stand for what is only about to
+//! be (logins, refusals) take their room when they are written, and never what is promised to others; if there is none, it does not come
+//! to be. For the last event of all room is kept from the start. What has been done and cannot be written all the same ends the process.
 
 mod console;
 pub mod event;
 pub mod noted;
 mod options;
 mod sink;
+mod size;
 
+use std::cell::Cell;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock};
 use sheaf_bson::json::{self, Style};
@@ -26,12 +30,17 @@ pub use options::{AuditOptions, Destination, Format};
 pub use sink::Promise;
 use sink::Sink;
 
+/// What an event of the server itself has, besides what it names.
+const OWN_EVENT_BYTES: u64 = 4 << 10;
+
 /// The audit log of a server.
 pub struct Audit {
     format: Format,
     /// Whether [`Audit::take_over`] is allowed.
     pub runtime: bool,
     sink: Sink,
+    /// Room for the event of the server's end.
+    last: AtomicU64,
     config: RwLock<Arc<AuditConfig>>,
     /// One changes it at a time.
     changing: Mutex<()>,
@@ -93,10 +102,14 @@ impl Audit {
         let config = AuditConfig::new(filter, false, Timestamp(0))
             .map_err(|error| format!("BadValue: Invalid auditLog.filter: {}", error.message()))?;
         let config = Arc::new(config);
+        let sink = Sink::open(&options.destination, options.format)?;
+        let last = sink.promise(OWN_EVENT_BYTES).map_err(|error| not_written(&error).message().to_owned())?;
+        let last = AtomicU64::new(last.keep());
         Ok(Audit {
             format: options.format,
             runtime: options.runtime,
-            sink: Sink::open(&options.destination, options.format)?,
+            sink,
+            last,
             config: RwLock::new(config),
             changing: Mutex::default(),
         })
@@ -128,10 +141,15 @@ impl Audit {
         self.config.read().authorization_success
     }
 
-    /// Appends an event, if the filter wants it; gives the place up to which [`Audit::settle`] has to wait.
+    /// Appends an event, if the filter wants it; gives the place up to which [`Audit::settle`] has to wait. Nothing has been promised for it.
     ///
     /// Errors: `OutOfDiskSpace`, `OperationFailed`: it is not written.
     pub fn append(&self, who: &Who, event: &Event) -> Result<u64> {
+        self.append_promised(who, event, &Cell::new(0))
+    }
+
+    /// The same for an event for which this is [promised](Audit::promise); what it has taken of that is promised no more.
+    fn append_promised(&self, who: &Who, event: &Event, promised: &Cell<u64>) -> Result<u64> {
         let document = event.document(who);
         let changes = event.atype == "auditConfigure";
         let wanted = self.config().wants(document.as_raw())
@@ -140,8 +158,8 @@ impl Audit {
             return Ok(0);
         }
         let written = match self.format {
-            Format::Bson => self.sink.append(document.as_bytes()),
-            Format::Json => self.sink.append(line(document.as_raw()).as_bytes()),
+            Format::Bson => self.sink.append(document.as_bytes(), promised),
+            Format::Json => self.sink.append(line(document.as_raw()).as_bytes(), promised),
         };
         written.map_err(|error| not_written(&error))
     }
@@ -149,30 +167,36 @@ impl Audit {
     /// The same for what has happened already.
     ///
     /// The process ends if it cannot be written.
-    pub fn append_done(&self, who: &Who, event: &Event) -> u64 {
-        match self.append(who, event) {
+    pub fn append_done(&self, who: &Who, event: &Event, promised: &Cell<u64>) -> u64 {
+        match self.append_promised(who, event, promised) {
             Ok(place) => place,
             Err(_) if self.sink.has_given_up() => never_answered(),
             Err(error) => stop(error.message()),
         }
     }
 
-    /// The same for what the server does by itself. Where it is to end and nobody reads the events any more, that is told in its log.
-    pub fn append_own(&self, who: &Who, event: &Event) {
-        match self.append(who, event) {
-            Ok(place) => self.settle(place),
-            Err(error) if self.sink.has_given_up() => {
-                let attributes = doc! { "event": event.atype, "error": error.message() };
-                let text = "The audit log is not read: the server ends without its last events";
-                crate::log::warning("CONTROL", crate::log::ids::AUDIT_NOT_READ, "-", text, Some(attributes));
-            }
-            Err(error) => stop(error.message()),
-        }
-    }
-
-    /// The server is to end.
-    pub fn end(&self) {
+    /// The server is to end, which is its last event. Where that cannot be written it is told in its log: there is nobody to be answered.
+    pub fn end(&self, who: &Who, event: &Event) {
         self.sink.end();
+        let room = Cell::new(self.last.swap(0, Ordering::Relaxed));
+        match self.append_promised(who, event, &room) {
+            Ok(place) => self.settle(place),
+            Err(error) => {
+                let attributes = doc! { "event": event.atype, "error": error.message() };
+                let (id, text) = match self.sink.has_given_up() {
+                    true => (
+                        crate::log::ids::AUDIT_NOT_READ,
+                        "The audit log is not read: the server ends without its last events",
+                    ),
+                    false => (
+                        crate::log::ids::AUDIT_WITHOUT_END,
+                        "The audit log cannot be written: the server ends without its last event",
+                    ),
+                };
+                crate::log::warning("CONTROL", id, "-", text, Some(attributes));
+            }
+        }
+        self.sink.give_back(room.get());
     }
 
     /// Waits until everything up to this place is on the disk.
@@ -191,16 +215,34 @@ impl Audit {
         self.sink.promise(bytes as u64).map_err(|error| not_written(&error))
     }
 
+    /// As many bytes as what an event names takes in the log, or some more.
+    pub fn most_bytes(&self, param: RawDoc<'_>) -> usize {
+        match self.format {
+            Format::Bson => param.len(),
+            Format::Json => size::as_json(param),
+        }
+    }
+
     /// Gives back room that was [kept](Promise::keep).
     pub fn give_back(&self, bytes: u64) {
         self.sink.give_back(bytes);
     }
 
-    /// Begins a new file: with `rename` the old one is kept under a name with a time stamp, which is given.
+    /// Begins a new file: with `rename` the old one is kept under a name with a time stamp. `event` makes the event of it, which is told that
+    /// name. What has been promised to others is promised in the new file.
     ///
-    /// Errors: those of the file system.
-    pub fn rotate(&self, rename: bool) -> std::io::Result<Option<PathBuf>> {
-        self.sink.rotate(rename)
+    /// Errors: those of the file system; then it goes on in the old file.
+    pub fn rotate(
+        &self,
+        rename: bool,
+        who: &Who,
+        event: impl FnOnce(Option<PathBuf>) -> Event,
+    ) -> std::io::Result<()> {
+        let room = self.sink.promise(OWN_EVENT_BYTES + self.sink.name_bytes())?;
+        let event = event(self.sink.rotate(rename)?);
+        let place = self.append_done(who, &event, room.left());
+        self.settle(place);
+        Ok(())
     }
 }
 
@@ -365,11 +407,28 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let audit = Audit::open(&options(folder.path(), Format::Json, None)).unwrap();
         audit.append(&who(), &event("startup")).unwrap();
-        let old = audit.rotate(true).unwrap().unwrap();
-        audit.settle(audit.append(&who(), &event("shutdown")).unwrap());
-        assert!(std::fs::read_to_string(old).unwrap().contains("startup"));
+        let mut old = None;
+        let rotated = |path| {
+            old = path;
+            event("rotateLog")
+        };
+        audit.rotate(true, &who(), rotated).unwrap();
+        audit.end(&who(), &event("shutdown"));
+        assert!(std::fs::read_to_string(old.unwrap()).unwrap().contains("startup"));
         let new = std::fs::read_to_string(folder.path().join("audit")).unwrap();
-        assert!(new.contains("shutdown") && !new.contains("startup"));
+        assert!(new.contains("rotateLog") && new.contains("shutdown") && !new.contains("startup"));
+    }
+
+    #[test]
+    fn for_the_last_event_there_is_room_from_the_start() {
+        let folder = tempfile::tempdir().unwrap();
+        let audit = Audit::open(&options(folder.path(), Format::Json, None)).unwrap();
+        let kept = audit.last.load(Ordering::Relaxed);
+        let Sink::File(file) = &audit.sink else { panic!("no file") };
+        assert!(kept > 0 && file.promised() == kept);
+        audit.end(&who(), &event("shutdown"));
+        assert_eq!(file.promised(), 0);
+        assert!(std::fs::read_to_string(folder.path().join("audit")).unwrap().contains("shutdown"));
     }
 
     #[test]
@@ -383,5 +442,7 @@ mod tests {
         let audit = Audit::open(&options).unwrap();
         let error = audit.append(&who(), &event("startup")).unwrap_err();
         assert_eq!(error.code(), Code::OUT_OF_DISK_SPACE);
+        // Which does not keep the server from its end.
+        audit.end(&who(), &event("shutdown"));
     }
 }

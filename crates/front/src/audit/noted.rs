@@ -8,8 +8,8 @@ use sheaf_auth::{Account, MEMBER_USER, RoleName};
 use sheaf_bson::{DocBuf, DocWriter, RawDoc, Value, doc};
 use sheaf_errors::{Code, Error, Result};
 
-use super::Promise;
 use super::event::{Event, Place, Who};
+use super::size;
 use crate::client::Client;
 use crate::command::Authentication;
 use crate::front::Front;
@@ -27,8 +27,11 @@ const NAMED_EVENT_BYTES: usize = 4 << 10;
 /// Longer commands are not shown whole: who may not do what it asks for must not fill the disk.
 const SHOWN_BYTES: usize = 50 << 10;
 
-/// A command's bytes as JSON, at most.
-const JSON_FACTOR: usize = 6;
+/// What a role has as JSON, besides its names.
+const ROLE_BYTES: usize = 32;
+
+/// How many events a command has for whose user and roles [`before`] takes room; those that have more see to it themselves.
+const USUAL_EVENTS: usize = 4;
 
 /// The fields by which each command of users and roles is shown in its event, besides `user` or `role` and `db`.
 const ACCESS_COMMANDS: &[(&str, &[&str])] = &[
@@ -66,20 +69,43 @@ const OTHERS: &[&str] = &[
     "shardCollection",
 ];
 
-/// Room for the events of a command that is about to run; `None` if it has none, or there is no audit log.
+/// Takes room for the events of a command that is about to run, if it has some; [`Room`] gives back what they have not taken.
 ///
 /// Errors: `OutOfDiskSpace`. Then the command must not run.
-pub fn before<'a>(request: &Request<'a>) -> Result<Option<Promise<'a>>> {
-    let Some(audit) = &request.front.audit else { return Ok(None) };
+pub fn before(request: &Request<'_>) -> Result<()> {
+    let Some(audit) = &request.front.audit else { return Ok(()) };
     let name = request.command.name;
     // These show what they were given.
-    if OTHERS.contains(&name) || ACCESS_COMMANDS.iter().any(|(known, _)| *known == name) {
-        return audit.promise(EVENT_BYTES + request.body.len() * JSON_FACTOR).map(Some);
+    let shown = match of_command(request, Code::OK) {
+        Some((_, param, _)) => audit.most_bytes(param.as_raw()),
+        None if OTHERS.contains(&name) => audit.most_bytes(request.body),
+        None if request.command.spec.access.is_write() || request.writes_after_all => 0,
+        None => return Ok(()),
+    };
+    take(request, EVENT_BYTES + USUAL_EVENTS * who_bytes(request) + shown)
+}
+
+fn take(request: &Request<'_>, bytes: usize) -> Result<()> {
+    if let Some(audit) = &request.front.audit {
+        let room = audit.promise(bytes)?;
+        request.audit_room.update(|held| held + room.keep());
     }
-    match request.command.spec.access.is_write() || request.writes_after_all {
-        true => audit.promise(EVENT_BYTES).map(Some),
-        false => Ok(None),
+    Ok(())
+}
+
+/// What each event of a request has of its user, at most: there may be many roles.
+fn who_bytes(request: &Request<'_>) -> usize {
+    let named = |name: &str, db: &str| ROLE_BYTES + size::text(name) + size::text(db);
+    // For whom another server asks takes the place of that.
+    if let Some(user) = request.user_asked_for() {
+        let roles = request.user_roles().map_or(0, |roles| size::as_json(roles.as_raw()));
+        return named(&user.user, &user.db) + roles;
     }
+    account(request).map_or(0, |account| {
+        let user = &account.user.name;
+        let roles = account.resolved.roles.iter().map(|role| named(&role.role, &role.db));
+        named(&user.user, &user.db) + roles.sum::<usize>()
+    })
 }
 
 /// Room for more events of the command that is running than [`before`] has taken: one for each of these names. It is kept until
@@ -87,26 +113,28 @@ pub fn before<'a>(request: &Request<'a>) -> Result<Option<Promise<'a>>> {
 ///
 /// Errors: `OutOfDiskSpace`. Then the command must not go on.
 pub fn room_for<'n>(request: &Request<'_>, names: impl Iterator<Item = &'n str>) -> Result<()> {
+    if request.front.audit.is_none() {
+        return Ok(());
+    }
+    let each = NAMED_EVENT_BYTES + who_bytes(request);
     for name in names {
-        room_of(request, name.len())?;
+        take(request, each + size::text(name))?;
     }
     Ok(())
 }
 
-/// The same for one event that shows so many bytes.
+/// The same for one event that shows this.
 ///
 /// Errors: `OutOfDiskSpace`. Then the command must not go on.
-pub fn room_of(request: &Request<'_>, bytes: usize) -> Result<()> {
+pub fn room_of(request: &Request<'_>, shown: RawDoc<'_>) -> Result<()> {
     let Some(audit) = &request.front.audit else { return Ok(()) };
-    let room = audit.promise(NAMED_EVENT_BYTES + bytes * JSON_FACTOR)?;
-    request.audit_room.update(|held| held + room.keep());
-    Ok(())
+    take(request, NAMED_EVENT_BYTES + who_bytes(request) + audit.most_bytes(shown))
 }
 
-/// Gives back what [`room_for`] has taken when the command has ended, in whichever way.
-pub struct MoreRoom<'a>(pub &'a Request<'a>);
+/// Gives back the room that a command's events have not taken when it has ended, in whichever way.
+pub struct Room<'a>(pub &'a Request<'a>);
 
-impl Drop for MoreRoom<'_> {
+impl Drop for Room<'_> {
     fn drop(&mut self) {
         if let Some(audit) = &self.0.front.audit {
             audit.give_back(self.0.audit_room.take());
@@ -131,7 +159,7 @@ pub fn after(request: &Request<'_>, error: Option<&Error>) {
     }
     let who = who(request, account(request).as_deref());
     for (atype, param, result) in noted.into_iter().chain(own) {
-        let place = audit.append_done(&who, &event(request.front, atype, result, param));
+        let place = audit.append_done(&who, &event(request.front, atype, result, param), &request.audit_room);
         request.client.audited.fetch_max(place, Ordering::Relaxed);
     }
 }

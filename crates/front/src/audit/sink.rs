@@ -1,8 +1,9 @@
 //! Where events go: a file whose syncs serve all that wait, standard output, the system's log.
 
+use std::cell::Cell;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -25,6 +26,9 @@ const SYSTEM_LOG: &str = "/dev/log";
 
 /// What a datagram takes, with room to spare: Linux has 208 KB for each socket unless told otherwise.
 const DATAGRAM_BYTES: u64 = 150 << 10;
+
+/// What the name of an old file has besides that of the file.
+const STAMP_BYTES: usize = 64;
 
 /// Facility `user`, severity `info`.
 const SYSTEM_LOG_PRIORITY: &str = "<14>";
@@ -59,10 +63,10 @@ impl Sink {
         }
     }
 
-    /// Appends an event as a whole; gives the place where it ends.
-    pub fn append(&self, bytes: &[u8]) -> io::Result<u64> {
+    /// Appends an event as a whole, for which this is promised: what it takes of that is promised no more. Gives the place where it ends.
+    pub fn append(&self, bytes: &[u8], promised: &Cell<u64>) -> io::Result<u64> {
         match self {
-            Sink::File(file) => file.append(bytes),
+            Sink::File(file) => file.append(bytes, promised),
             Sink::Console(console) => console.append(bytes).map(|()| 0),
             Sink::Syslog(socket) => {
                 let header = format!("{SYSTEM_LOG_PRIORITY}sheaf[{}]: ", std::process::id());
@@ -99,7 +103,15 @@ impl Sink {
         match self {
             Sink::File(file) => file.promise(bytes),
             Sink::Syslog(_) if bytes > DATAGRAM_BYTES => Err(io::ErrorKind::FileTooLarge.into()),
-            Sink::Console(_) | Sink::Syslog(_) => Ok(Promise(None)),
+            Sink::Console(_) | Sink::Syslog(_) => Ok(Promise { file: None, bytes: Cell::new(0) }),
+        }
+    }
+
+    /// The longest that the name of an old file may be as JSON.
+    pub fn name_bytes(&self) -> u64 {
+        match self {
+            Sink::File(file) => (super::size::text(&file.path.display().to_string()) + STAMP_BYTES) as u64,
+            Sink::Console(_) | Sink::Syslog(_) => 0,
         }
     }
 
@@ -120,19 +132,27 @@ impl Sink {
 }
 
 /// Room on the disk that is kept for events to come.
-pub struct Promise<'a>(Option<(&'a FileSink, u64)>);
+pub struct Promise<'a> {
+    file: Option<&'a FileSink>,
+    bytes: Cell<u64>,
+}
 
 impl Promise<'_> {
+    /// What is left of it.
+    pub fn left(&self) -> &Cell<u64> {
+        &self.bytes
+    }
+
     /// Keeps the room beyond the promise's life: these bytes are given back one day.
-    pub fn keep(mut self) -> u64 {
-        self.0.take().map_or(0, |(_, bytes)| bytes)
+    pub fn keep(self) -> u64 {
+        self.bytes.take()
     }
 }
 
 impl Drop for Promise<'_> {
     fn drop(&mut self) {
-        if let Some((file, bytes)) = self.0 {
-            file.state.lock().promised -= bytes;
+        if let Some(file) = self.file {
+            file.state.lock().promised -= self.bytes.get();
         }
     }
 }
@@ -154,12 +174,19 @@ struct FileState {
     promised: u64,
     /// Bytes that have been appended since the start.
     appended: u64,
+    /// A disk that is full from there on.
+    #[cfg(test)]
+    most: u64,
 }
 
 impl FileState {
     /// Takes room for a file of this length.
     fn take(&mut self, room: u64) -> io::Result<()> {
         let (begin, more) = (self.length, room - self.length);
+        #[cfg(test)]
+        if room > self.most {
+            return Err(Errno::NOSPC.into());
+        }
         match rustix::fs::fallocate(&*self.file, FallocateFlags::KEEP_SIZE, begin, more) {
             Ok(()) => self.room = room,
             Err(error @ (Errno::NOSPC | Errno::DQUOT | Errno::FBIG | Errno::IO)) => return Err(error.into()),
@@ -167,6 +194,15 @@ impl FileState {
             Err(_) => {}
         }
         Ok(())
+    }
+
+    /// Takes so much that the file may have this length.
+    fn take_for(&mut self, needed: u64) -> io::Result<()> {
+        if needed <= self.room {
+            return Ok(());
+        }
+        // Where there is no room for a piece there may be for what is needed.
+        self.take(needed + ROOM_BYTES).or_else(|_| self.take(needed))
     }
 }
 
@@ -184,26 +220,54 @@ impl FileSink {
     fn open(path: &Path, format: Format) -> io::Result<Self> {
         let mut file = open(path)?;
         let length = mend(&mut file, format)?;
+        let state = FileState {
+            file: Arc::new(file),
+            length,
+            room: 0,
+            promised: 0,
+            appended: 0,
+            #[cfg(test)]
+            most: u64::MAX,
+        };
         Ok(FileSink {
             path: path.to_owned(),
-            state: Mutex::new(FileState { file: Arc::new(file), length, room: 0, promised: 0, appended: 0 }),
+            state: Mutex::new(state),
             synced: Mutex::default(),
             woken: Condvar::new(),
         })
     }
 
-    fn append(&self, bytes: &[u8]) -> io::Result<u64> {
+    fn append(&self, bytes: &[u8], promised: &Cell<u64>) -> io::Result<u64> {
         let mut state = self.state.lock();
+        let length = bytes.len() as u64;
+        let own = length.min(promised.get());
+        // What is promised to others is theirs. Whoever has all that he needs tries to write it, whatever the file system says.
+        let needed = state.length + state.promised + length - own;
+        let taken = state.take_for(needed);
+        if own < length {
+            taken?;
+        }
         let file = state.file.clone();
         if let Err(error) = (&*file).write_all(bytes) {
             // No half an event. What cannot be cut off is mended by the next start.
             let _ = file.set_len(state.length);
             state.room = 0;
+            // What has been promised is had again, if it can be.
+            let room = state.length + state.promised;
+            let _ = state.take(room);
             return Err(error);
         }
-        state.length += bytes.len() as u64;
-        state.appended += bytes.len() as u64;
+        promised.update(|promised| promised - own);
+        state.promised -= own;
+        state.length += length;
+        state.appended += length;
         Ok(state.appended)
+    }
+
+    /// What is kept for those who have asked.
+    #[cfg(test)]
+    pub fn promised(&self) -> u64 {
+        self.state.lock().promised
     }
 
     fn sync(&self, place: u64) -> io::Result<()> {
@@ -236,22 +300,15 @@ impl FileSink {
     fn promise(&self, bytes: u64) -> io::Result<Promise<'_>> {
         let mut state = self.state.lock();
         let needed = state.length + state.promised + bytes;
-        if needed > state.room {
-            // Where there is no room for a piece there may be for what is needed.
-            let taken = state.take(needed + ROOM_BYTES).or_else(|_| state.take(needed));
-            taken?;
-        }
+        state.take_for(needed)?;
         state.promised += bytes;
-        Ok(Promise(Some((self, bytes))))
+        Ok(Promise { file: Some(self), bytes: Cell::new(bytes) })
     }
 
     fn rotate(&self, rename: bool) -> io::Result<Option<PathBuf>> {
         let mut state = self.state.lock();
         // What waits for a sync waits for that of the new file.
         data_on_disk(&state.file)?;
-        // Gives back what was taken for what has not come.
-        let _ = state.file.set_len(state.length);
-        state.room = 0;
         let old = crate::log::rotated_name(&self.path);
         let renamed = rename && self.path.exists();
         if renamed {
@@ -261,10 +318,37 @@ impl FileSink {
             }
             std::fs::rename(&self.path, &old)?;
         }
+        match self.begin(&mut state) {
+            Ok(()) => Ok(renamed.then_some(old)),
+            Err(error) => {
+                if renamed {
+                    std::fs::rename(&old, &self.path)?;
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Goes on in the file that has the name now, with room for what has been promised. Whatever fails, it goes on in the one from before.
+    fn begin(&self, state: &mut FileState) -> io::Result<()> {
+        let is_new = !self.path.exists();
         let file = open(&self.path)?;
-        state.length = file.metadata()?.len();
-        state.file = Arc::new(file);
-        Ok(renamed.then_some(old))
+        let (found, before) = (file.metadata()?, state.file.metadata()?);
+        if (found.dev(), found.ino()) == (before.dev(), before.ino()) {
+            return Ok(());
+        }
+        let promised = state.promised;
+        let mut next = FileState { file: Arc::new(file), length: found.len(), room: 0, ..*state };
+        if let Err(error) = next.take_for(next.length + promised) {
+            if is_new {
+                let _ = std::fs::remove_file(&self.path);
+            }
+            return Err(error);
+        }
+        let old = std::mem::replace(state, next);
+        // Gives back what was taken for what comes elsewhere.
+        let _ = old.file.set_len(old.length);
+        Ok(())
     }
 }
 
@@ -363,13 +447,76 @@ mod tests {
             files.map(|file| std::fs::read(file.unwrap().path()).unwrap().len()).sum()
         };
         for _ in 0..20 {
-            sink.append(b"{}\n").unwrap();
+            sink.append(b"{}\n", &Cell::new(0)).unwrap();
             written += 3;
             let _ = sink.rotate(true);
             assert_eq!(text(), written);
         }
         // A promise after a failed rotation has room of its own.
         drop(sink.promise(100).unwrap());
+    }
+
+    #[test]
+    fn what_is_promised_is_taken_by_nobody_else() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("audit.json");
+        let sink = FileSink::open(&path, Format::Json).unwrap();
+        let full = |error: io::Error| error.kind() == io::ErrorKind::StorageFull;
+        sink.state.lock().most = 1000;
+        let room = sink.promise(600).unwrap();
+        let nothing = Cell::new(0);
+        for size in [300, 90, 9, 1] {
+            sink.append(&vec![b'x'; size], &nothing).unwrap();
+        }
+        assert!(full(sink.append(b"x", &nothing).unwrap_err()));
+        assert!(full(sink.promise(1).err().unwrap()));
+        // What is longer than its promise is so at its own cost.
+        assert!(full(sink.append(&[b'x'; 601], room.left()).unwrap_err()));
+        assert_eq!(room.left().get(), 600);
+        sink.append(&[b'y'; 250], room.left()).unwrap();
+        assert!(full(sink.append(b"x", &nothing).unwrap_err()));
+        sink.append(&[b'y'; 250], room.left()).unwrap();
+        assert_eq!(room.left().get(), 100);
+        drop(room);
+        sink.append(&[b'x'; 100], &nothing).unwrap();
+        assert_eq!(std::fs::read(&path).unwrap().len(), 1000);
+    }
+
+    #[test]
+    fn what_is_promised_is_promised_in_the_next_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("audit.json");
+        let sink = FileSink::open(&path, Format::Json).unwrap();
+        let room = sink.promise(600).unwrap();
+        sink.append(b"one", &Cell::new(0)).unwrap();
+        // Where it cannot be had there is no next file.
+        sink.state.lock().most = 599;
+        for rename in [true, false] {
+            let moved = folder.path().join("moved");
+            if !rename {
+                std::fs::rename(&path, &moved).unwrap();
+            }
+            assert_eq!(sink.rotate(rename).unwrap_err().kind(), io::ErrorKind::StorageFull);
+            assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+            if !rename {
+                std::fs::rename(&moved, &path).unwrap();
+            }
+        }
+        sink.append(b"two", room.left()).unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"onetwo");
+        sink.state.lock().most = 600;
+        assert!(sink.rotate(true).unwrap().is_some());
+        sink.append(b"x", &Cell::new(0)).unwrap();
+        sink.append(b"x", &Cell::new(0)).unwrap();
+        sink.append(b"x", &Cell::new(0)).unwrap();
+        assert!(sink.append(b"x", &Cell::new(0)).is_err());
+        sink.append(&[b'y'; 597], room.left()).unwrap();
+        assert_eq!(std::fs::read(&path).unwrap().len(), 600);
+        // The same file is no other one.
+        assert_eq!(sink.rotate(false).unwrap(), None);
+        sink.state.lock().most = u64::MAX;
+        sink.append(b"x", &Cell::new(0)).unwrap();
+        assert_eq!(std::fs::read(&path).unwrap().len(), 601);
     }
 
     #[test]

@@ -153,6 +153,8 @@ ids! {
     AUDIT_NOT_WRITTEN = 99_000_070;
     /// The server ends, and nobody reads the audit log.
     AUDIT_NOT_READ = 99_000_071;
+    /// The server ends, and that cannot be written to the audit log.
+    AUDIT_WITHOUT_END = 99_000_073;
     /// Two shards have said what cannot both be true of a transaction.
     SHARDS_CONTRADICT = 99_000_060;
     /// The members of a cluster in one process cannot be brought together.

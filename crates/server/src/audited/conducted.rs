@@ -10,7 +10,7 @@ use sheaf_front::audit::noted::{note, room_for};
 use sheaf_storage::{Catalog, Collection, Index, Uuid};
 use sheaf_timeseries::split_buckets;
 
-use super::{Creation, dropped, indexes_built, indexes_dropped, renamed};
+use super::{Creation, dropped, indexes_built, indexes_dropped, renamed, room_for_indexes};
 use crate::commands::ddl::names;
 use crate::op::Operation;
 use crate::sharding::participants::name::DROP_DATABASE;
@@ -41,7 +41,14 @@ impl<'o, 'a> Conducted<'o, 'a> {
         let db = names::split(named).0;
         let conducted = Conducted { op, db, is_whole: db == named, before: op.engine().catalog() };
         let known = conducted.known(&conducted.before);
-        room_for(op, known.values().map(|collection| collection.namespace.as_str()).chain([named]))?;
+        let names = || known.values().map(|collection| collection.namespace.as_str()).chain([named]);
+        // One may go, and one come in its place.
+        room_for(op, names().chain(names()))?;
+        // Their indexes go, or what comes has the same; and then there are those that are to be made.
+        let own = known.values().flat_map(|collection| collection.indexes.iter());
+        room_for_indexes(op, own.map(|index| index.spec.as_raw()))?;
+        let new = op.body.iter().filter_map(|field| field.value().as_array()).flat_map(RawDoc::values);
+        room_for_indexes(op, new.filter_map(|spec| spec.as_doc()))?;
         Ok(Some(conducted))
     }
 

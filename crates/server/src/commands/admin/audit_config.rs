@@ -91,6 +91,10 @@ fn keep(op: &Operation<'_>, filter: RawDoc<'_>, authorization_success: bool) -> 
         config = AuditConfig::new(filter, authorization_success, time)?.shown();
         // What this replaces, be it not yet what holds here.
         before = old.map_or_else(|| first.clone(), without_id);
+        // It is shown twice where it is set as a parameter.
+        for shown in [&before, &config, &before, &config] {
+            room_of(op, shown.as_raw())?;
+        }
         Ok(DocBuf::build(|out| {
             out.append("_id", AUDIT_CONFIG).append("clusterParameterTime", time).append_all(fields.as_raw());
         }))
@@ -106,11 +110,11 @@ fn keep(op: &Operation<'_>, filter: RawDoc<'_>, authorization_success: bool) -> 
 ///
 /// Errors: `NoSuchKey` without an audit log; those of `setAuditConfig`.
 pub fn change(op: &Operation<'_>, value: RawDoc<'_>) -> Result<()> {
-    let Some(audit) = &op.request.front.audit else { return super::cluster_parameter::unknown(AUDIT_CONFIG) };
+    if op.request.front.audit.is_none() {
+        return super::cluster_parameter::unknown(AUDIT_CONFIG);
+    }
     let filter = value.get("filter").and_then(|filter| filter.as_doc()).unwrap_or(RawDoc::EMPTY);
     let successes = value.get("auditAuthorizationSuccess").is_some_and(|flag| flag.truthy());
-    // There are two events of it.
-    room_of(op, audit.config().shown().as_bytes().len() + value.as_bytes().len())?;
     let (before, after) = keep(op, filter, successes)?;
     note(op, "setClusterParameter", Code::OK, || {
         let (before, after) = (with_id(before.as_raw()), with_id(after.as_raw()));

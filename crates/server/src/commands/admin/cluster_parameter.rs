@@ -3,7 +3,7 @@
 use sheaf_bson::{DocBuf, RawDoc, Timestamp, Value, doc};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_exec::change_stream::CLUSTER_PARAMETERS;
-use sheaf_front::audit::noted::note;
+use sheaf_front::audit::noted::{note, room_of};
 
 use crate::args::Args;
 use crate::command::*;
@@ -76,6 +76,7 @@ impl<'a> Command<'a, Operation<'a>> for SetClusterParameter<'a> {
             return audit_config::change(op, self.value).map(|()| Reply::ok());
         }
         let before = self.known.value(&op.view()?).ok();
+        room_of(op, before.as_ref().map_or(RawDoc::EMPTY, DocBuf::as_raw))?;
         let document = keep(op, Value::String(name), |time, _| {
             Ok(DocBuf::build(|out| {
                 out.append("_id", name).append("clusterParameterTime", time).append_all(self.value);

@@ -53,7 +53,7 @@ impl<'w, 'o, 'a> Witness<'w, 'o, 'a> {
             return work(self.inner);
         }
         let document = shown(document);
-        room_of(self.op, document.as_bytes().len())?;
+        room_of(self.op, document.as_raw())?;
         work(self.inner)?;
         note(self.op, "directAuthMutation", Code::OK, || {
             doc! { "document": document.as_raw(), "ns": namespace, "operation": operation }

@@ -267,7 +267,7 @@ pub fn collection_for_write(
         if of_measurements {
             return Err(no_buckets(namespace));
         }
-        let creation = Creation::of(op, namespace);
+        let creation = Creation::of(op, namespace)?;
         match w.create_collection(namespace, CreateCollection::default()) {
             Ok(()) => {
                 if let Some(creation) = creation {

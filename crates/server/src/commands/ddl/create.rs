@@ -94,7 +94,7 @@ impl<'a> Command<'a, Operation<'a>> for Create<'a> {
             let Create { collection, options, id_index, .. } = self;
             let has_id_index = id_index.is_some();
             let creation =
-                Creation::of(op, &namespace).filter(|_| op.catalog().collection(&namespace).is_none());
+                Creation::of(op, &namespace)?.filter(|_| op.catalog().collection(&namespace).is_none());
             let reply = CreateTimeseries { collection, timeseries, options, has_id_index }.run(op)?;
             creation.into_iter().for_each(|creation| creation.done(op, &namespace, None));
             return Ok(reply);
@@ -136,7 +136,7 @@ impl<'a> Command<'a, Operation<'a>> for Create<'a> {
         }
         let spec =
             op.making(&namespace, CreateCollection { options, id_index, ..CreateCollection::default() })?;
-        let creation = Creation::of(op, &namespace);
+        let creation = Creation::of(op, &namespace)?;
         match self.create(op, &namespace, spec) {
             // Another client made the same collection a moment ago.
             Err(error) if error.code() == Code::NAMESPACE_EXISTS && !op.in_transaction() => {

@@ -127,7 +127,7 @@ fn check_quorum(quorum: Value<'_>) -> Result<()> {
 
 fn create(op: &Operation<'_>, namespace: &str) -> Result<()> {
     let spec = op.making(namespace, CreateCollection::default())?;
-    let creation = Creation::of(op, namespace);
+    let creation = Creation::of(op, namespace)?;
     if let Some(mut transaction) = op.transaction() {
         transaction.create_collection(namespace, spec)?;
         drop(transaction);
@@ -211,6 +211,7 @@ impl CreateIndexes<'_> {
             op.note_newest_commit();
         } else if let Some(mut transaction) = op.transaction() {
             let raw: Vec<RawDoc<'_>> = new.iter().map(DocBuf::as_raw).collect();
+            audited::room_for_indexes(op, raw.iter().copied())?;
             transaction.create_indexes(&collection.namespace, &raw)?;
             drop(transaction);
             audited::indexes_built(op, &collection.namespace, &new, Code::OK);
@@ -224,6 +225,7 @@ impl CreateIndexes<'_> {
                 let new = self.wanted(op, now, timeseries)?;
                 counts.set((count_ready(now), new.len()));
                 if op.front.audit.is_some() {
+                    audited::room_for_indexes(op, new.iter().map(DocBuf::as_raw))?;
                     building.replace(new.clone());
                 }
                 Ok(new)

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use sheaf_bson::{RawDoc, Value};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_exec::ddl::index_spec;
+use sheaf_front::audit::noted::room_for;
 use sheaf_storage::{Collection, Index, Uuid};
 use sheaf_timeseries::index_for_buckets;
 
@@ -102,6 +103,7 @@ impl<'a> DropIndexes<'a> {
             op.check_changed(now)?;
             were.set(now.counted_indexes().count() as i32);
             let chosen = self.choose(op, now)?;
+            room_for(op, chosen.iter().map(String::as_str))?;
             gone.replace(chosen.clone());
             Ok(chosen)
         };

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use sheaf_bson::{Value, doc};
 use sheaf_errors::{Code, Error, Result, bail};
-use sheaf_front::audit::noted::note;
+use sheaf_front::audit::noted::{note, room_of};
 use sheaf_repl::config::{ConfigVersion, ReplSetConfig};
 
 use super::membership::replica;
@@ -109,6 +109,9 @@ impl<'a> Command<'a, Operation<'a>> for ReplSetReconfig<'a> {
         }
         let me = replica.find_me(&config);
         let old = replica.with(|core| core.config().map(|config| config.to_document()));
+        // What is kept has more fields than what was given.
+        let both = [old.clone().unwrap_or_default(), config.to_document()];
+        both.iter().try_for_each(|shown| room_of(op, shown.as_raw()))?;
         let installed = replica.reconfig(config, self.force, me)?;
         note(op, "replSetReconfig", Code::OK, || {
             let new = replica.with(|core| core.config().map(|config| config.to_document()));

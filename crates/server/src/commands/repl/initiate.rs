@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use sheaf_bson::{DocBuf, RawDoc, Value, doc};
 use sheaf_errors::{Code, Error, Result, bail};
-use sheaf_front::audit::noted::note;
+use sheaf_front::audit::noted::{note, room_of};
 use sheaf_repl::config::{CUSTOM_DEFAULTS, MemberConfig, ReplSetConfig};
 
 use crate::args::Args;
@@ -79,6 +79,8 @@ impl<'a> Command<'a, Operation<'a>> for ReplSetInitiate<'a> {
         for member in config.members.iter().filter(|member| member.id != me) {
             check_member(op.node(), &member.host, &replica.dialled(&member.host))?;
         }
+        // What is kept has more fields than what was given.
+        room_of(op, config.to_document().as_raw())?;
         replica.initiate(config, me)?;
         note(op, "replSetReconfig", Code::OK, || {
             let new = replica.with(|core| core.config().map(|config| config.to_document()));

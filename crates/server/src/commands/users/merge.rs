@@ -7,7 +7,7 @@ use sheaf_auth::{Role, RoleName, Target, UserDocument, UserName};
 use sheaf_bson::{DocBuf, RawDoc};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_front::access::Rights;
-use sheaf_front::audit::noted::{note, room_for};
+use sheaf_front::audit::noted::{note, room_of};
 
 use super::written::{Change, Changes, change};
 use crate::accounts::{ROLES, Stored, USERS};
@@ -77,7 +77,7 @@ impl<'a> Command<'a, Operation<'a>> for MergeAuthzCollections<'a> {
                 }
             }
             // Whatever is done is told.
-            room_for(op, told.iter().map(|(_, param): &(_, DocBuf)| id_of(param.as_raw())))?;
+            told.iter().try_for_each(|(_, param): &(_, DocBuf)| room_of(op, param.as_raw()))?;
             Ok(changes)
         })?;
         for (atype, param) in told {
@@ -121,11 +121,6 @@ const ROLE: Kind = Kind {
         }
     },
 };
-
-/// What an event shows, in the place of a name: its own.
-fn id_of(param: RawDoc<'_>) -> &str {
-    ["user", "role"].iter().find_map(|name| param.get(name)?.as_str()).unwrap_or_default()
-}
 
 /// An event's own document.
 fn event(document: RawDoc<'_>, shown: &[&str]) -> DocBuf {

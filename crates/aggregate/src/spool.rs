@@ -83,8 +83,9 @@ pub(crate) struct Reading {
 impl Operator for Reading {
     fn work(&mut self, _cx: &mut Cx<'_>) -> Result<Step> {
         loop {
-            if let Some(item) = self.run.as_mut().and_then(Iterator::next) {
-                self.read = item?.1;
+            if let Some(run) = &mut self.run
+                && run.read(&mut Vec::new(), &mut self.read)?
+            {
                 return Ok(Step::Row);
             }
             self.run = self.runs.next();

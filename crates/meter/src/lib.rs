@@ -33,6 +33,6 @@ pub use current::{
 };
 pub use meter::{Meter, Source};
 pub use pressure::{Marks, Pressure};
-pub use sort::sort_by;
+pub use sort::{sort_by, sort_by_prefix};
 pub use tree::{ALLOCATION, grow, growing};
 pub use turns::Park;

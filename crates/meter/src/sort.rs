@@ -37,6 +37,40 @@ pub fn sort_by<T: Copy>(items: &mut [T], mut compare: impl FnMut(&T, &T) -> Resu
     Ok(())
 }
 
+/// What the standard library is given to sort at a time: done within a millisecond.
+const AT_ONCE: usize = SHORT << 10;
+
+/// Comparisons of numbers between two ticks.
+const COMPARED: u32 = 64;
+
+/// Sorts stably by a number, and items of one number by `compare`, as [`sort_by`] does.
+///
+/// Errors: those of `compare`.
+pub fn sort_by_prefix<T: Copy>(
+    items: &mut [T],
+    prefix: impl Fn(&T) -> u64,
+    mut compare: impl FnMut(&T, &T) -> Result<Ordering>,
+) -> Result<()> {
+    for part in items.chunks_mut(AT_ONCE) {
+        crate::tick(part.len() as u32 / 2)?;
+        part.sort_by_key(&prefix);
+    }
+    // Parts that are in order already cost no more than a look.
+    let mut compared = 0;
+    sort_by(items, |a, b| {
+        let order = prefix(a).cmp(&prefix(b));
+        if order.is_eq() {
+            return compare(a, b);
+        }
+        compared += 1;
+        if compared == COMPARED {
+            compared = 0;
+            crate::tick(COMPARED / 8)?;
+        }
+        Ok(order)
+    })
+}
+
 fn insertion<T: Copy>(run: &mut [T], compare: &mut impl FnMut(&T, &T) -> Result<Ordering>) -> Result<()> {
     for at in 1..run.len() {
         let item = run[at];

@@ -11,6 +11,7 @@
 mod cx;
 mod deep;
 mod figures;
+mod narrow;
 mod simple;
 mod sort;
 mod spill;
@@ -21,6 +22,7 @@ use sheaf_errors::Result;
 pub use cx::{Cx, Interrupt, Limits};
 pub use deep::Deep;
 pub use figures::{Figures, Measured, examined, report, tally};
+pub use narrow::Fields;
 pub use simple::{Documents, Empty, Limit, Skip};
 pub use sort::Sort;
 pub use spill::temporary_runs;

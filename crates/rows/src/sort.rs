@@ -6,6 +6,7 @@ use sheaf_bson::RawDoc;
 use sheaf_errors::Result;
 use sheaf_query::sort::{SortPattern, Sorted, Sorter};
 
+use crate::narrow::Fields;
 use crate::{BoxOperator, Cx, Figures, Operator, Row, Step, let_go, temporary_runs};
 
 enum State {
@@ -18,10 +19,11 @@ pub struct Sort {
     input: BoxOperator,
     pattern: Arc<SortPattern>,
     limit: Option<u64>,
+    /// The fields that are read of what it gives, if those are not all.
+    fields: Option<Arc<Fields>>,
     state: State,
-    /// The row being given: see [`put_row`].
-    current: Vec<u8>,
-    buffer: Vec<u8>,
+    /// The document with those fields alone.
+    narrow: Vec<u8>,
     key: Vec<u8>,
     figures: Figures,
 }
@@ -33,12 +35,18 @@ impl Sort {
             input,
             pattern,
             limit,
+            fields: None,
             state: State::Reading(None),
-            current: Vec::new(),
-            buffer: Vec::new(),
+            narrow: Vec::new(),
             key: Vec::new(),
             figures: Figures::default(),
         }
+    }
+
+    /// The same knowing that nothing but these fields is read of the documents that it gives: it keeps no others.
+    #[must_use]
+    pub fn giving_only(self, fields: Option<Arc<Fields>>) -> Self {
+        Sort { fields, ..self }
     }
 
     /// A sorter with this command's memory.
@@ -62,11 +70,22 @@ impl Sort {
         if !sorter.wants(&self.key) {
             return Ok(());
         }
-        put_row(row, metadata, &mut self.buffer);
-        let added = sorter.add(&self.key, &self.buffer);
-        let_go(&mut self.buffer);
+        let document = match &self.fields {
+            Some(fields) => fields.of(row.document(), &mut self.narrow),
+            None => row.document(),
+        };
+        let added = sorter.add_parts(&self.key, &parts_of(row, document, metadata, &mut [0; 17]));
+        let_go(&mut self.narrow);
         self.input.release();
         added
+    }
+
+    /// The row being given and its metadata.
+    fn given(&self) -> (Row<'_>, Option<RawDoc<'_>>) {
+        match &self.state {
+            State::Giving(sorted) => read_row(sorted.payload()),
+            State::Reading(_) => (Row::default(), None),
+        }
     }
 
     /// All has come.
@@ -81,29 +100,64 @@ impl Sort {
     }
 }
 
-/// Writes a row as a sort keeps it: the lengths of the record's key, the metadata, the index key and its type bits, these,
-/// and the document.
-fn put_row(row: Row<'_>, metadata: Option<RawDoc<'_>>, out: &mut Vec<u8>) {
+/// How a row is kept: this and the document;
+const DOCUMENT: u8 = 0;
+/// this, the length of the record's key as one byte, the key, and the document;
+const RECORD: u8 = 1;
+/// or this, the lengths of the record's key, the metadata, the index key and its type bits, these, and the document.
+const ALL: u8 = 2;
+
+/// The parts of a row as a sort keeps it, of which the first is made in `head`. Rows are many, and mostly there is little besides the
+/// document.
+fn parts_of<'r>(
+    row: Row<'r>,
+    document: RawDoc<'r>,
+    metadata: Option<RawDoc<'r>>,
+    head: &'r mut [u8; 17],
+) -> [&'r [u8]; 6] {
     let (key, bits) = row.key.unwrap_or_default();
-    let parts = [row.record, metadata.map_or(&[][..], |metadata| metadata.as_bytes()), key, bits];
-    out.clear();
-    parts.iter().for_each(|part| out.extend_from_slice(&(part.len() as u32).to_le_bytes()));
-    parts.iter().for_each(|part| out.extend_from_slice(part));
-    out.extend_from_slice(row.document().as_bytes());
+    let metadata = metadata.map_or(&[][..], |metadata| metadata.as_bytes());
+    let plain = metadata.is_empty() && key.is_empty() && bits.is_empty();
+    let head: &[u8] = match u8::try_from(row.record.len()) {
+        Ok(0) if plain => &[DOCUMENT],
+        Ok(length) if plain => {
+            head[..2].copy_from_slice(&[RECORD, length]);
+            &head[..2]
+        }
+        _ => {
+            head[0] = ALL;
+            for (length, part) in head[1..].chunks_exact_mut(4).zip([row.record, metadata, key, bits]) {
+                length.copy_from_slice(&(part.len() as u32).to_le_bytes());
+            }
+            head
+        }
+    };
+    [head, row.record, metadata, key, bits, document.as_bytes()]
 }
 
-/// Reads what [`put_row`] wrote: the row and its metadata.
+/// Reads what [`parts_of`] wrote: the row and its metadata.
 fn read_row(bytes: &[u8]) -> (Row<'_>, Option<RawDoc<'_>>) {
-    let Some((lengths, mut rest)) = bytes.split_first_chunk::<16>() else { return (Row::default(), None) };
-    let mut parts = [&[][..]; 4];
-    for (part, length) in parts.iter_mut().zip(lengths.chunks_exact(4)) {
-        let length = u32::from_le_bytes(length.try_into().expect("four bytes")) as usize;
-        (*part, rest) = rest.split_at(length);
+    let plain = |record, document| (Row { doc: Some(RawDoc::new(document)), record, key: None }, None);
+    match bytes {
+        [] => (Row::default(), None),
+        [DOCUMENT, document @ ..] => plain(&[], document),
+        [RECORD, length, rest @ ..] => {
+            let (record, document) = rest.split_at(usize::from(*length));
+            plain(record, document)
+        }
+        [_, rest @ ..] => {
+            let (lengths, mut rest) = rest.split_at(16);
+            let mut parts = [&[][..]; 4];
+            for (part, length) in parts.iter_mut().zip(lengths.chunks_exact(4)) {
+                let length = u32::from_le_bytes(length.try_into().expect("four bytes")) as usize;
+                (*part, rest) = rest.split_at(length);
+            }
+            let [record, metadata, key, bits] = parts;
+            let key = (!key.is_empty()).then_some((key, bits));
+            let metadata = (!metadata.is_empty()).then(|| RawDoc::new(metadata));
+            (Row { doc: Some(RawDoc::new(rest)), record, key }, metadata)
+        }
     }
-    let [record, metadata, key, bits] = parts;
-    let key = (!key.is_empty()).then_some((key, bits));
-    let metadata = (!metadata.is_empty()).then(|| RawDoc::new(metadata));
-    (Row { doc: Some(RawDoc::new(rest)), record, key }, metadata)
 }
 
 impl Operator for Sort {
@@ -117,23 +171,23 @@ impl Operator for Sort {
                 Step::More => Step::More,
                 Step::Eof => self.finish()?,
             },
-            State::Giving(sorted) => match sorted.next() {
-                Some(payload) => {
-                    self.current = payload?;
+            State::Giving(sorted) => {
+                if sorted.advance()? {
                     Step::Row
+                } else {
+                    Step::Eof
                 }
-                None => Step::Eof,
-            },
+            }
         };
         Ok(self.figures.count(step))
     }
 
     fn row(&self) -> Row<'_> {
-        read_row(&self.current).0
+        self.given().0
     }
 
     fn metadata(&self) -> Option<RawDoc<'_>> {
-        read_row(&self.current).1
+        self.given().1
     }
 
     fn inputs(&mut self, visit: &mut dyn FnMut(&mut dyn Operator)) {
@@ -154,10 +208,19 @@ mod tests {
     #[test]
     fn a_row_comes_back_as_it_was_kept() {
         let (doc, metadata) = (DocBuf::new().with("a", 1), DocBuf::new().with("textScore", 1.5));
-        for (metadata, key) in [(None, None), (Some(metadata.as_raw()), Some((&b"k"[..], &b"bits"[..])))] {
-            let row = Row { doc: Some(doc.as_raw()), record: b"key", key };
-            let mut bytes = Vec::new();
-            put_row(row, metadata, &mut bytes);
+        let (metadata, key) = (Some(metadata.as_raw()), Some((&b"k"[..], &b"bits"[..])));
+        let long = [7; 300];
+        let rows: [(&[u8], _, _); 6] = [
+            (b"key", None, None),
+            (b"", None, None),
+            (&long, None, None),
+            (b"key", metadata, key),
+            (b"", metadata, None),
+            (b"", None, key),
+        ];
+        for (record, metadata, key) in rows {
+            let row = Row { doc: Some(doc.as_raw()), record, key };
+            let bytes = parts_of(row, row.document(), metadata, &mut [0; 17]).concat();
             let (back, with) = read_row(&bytes);
             assert_eq!(back.document(), row.document());
             assert_eq!((back.record, back.key), (row.record, row.key));

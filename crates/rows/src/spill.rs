@@ -1,12 +1,12 @@
 //! Sorted runs in temporary files: what an operator keeps beyond its memory.
 
 use std::fs::File;
-use std::io::{BufReader, BufWriter, Read, Write};
+use std::io::{BufRead, BufReader, BufWriter, Read, Write};
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use sheaf_errors::{Code, Error, Result};
-use sheaf_query::sort::{Run, Runs};
+use sheaf_query::sort::{ReadRun, Run, Runs};
 
 /// Runs in files that vanish with their last handle.
 struct FileRuns {
@@ -62,31 +62,35 @@ impl Read for FromStart {
 struct FileRun(BufReader<FromStart>);
 
 impl FileRun {
-    /// The next part; `None` at the end of the file, which may come only before an item's length.
-    fn part(&mut self) -> Result<Option<Vec<u8>>> {
+    /// Reads the next part in the place of what `into` holds; false at the end of the file, which may come only before an item's length.
+    fn part(&mut self, into: &mut Vec<u8>) -> Result<bool> {
         let mut head = [0; 4];
         match self.0.read_exact(&mut head) {
-            Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => return Ok(None),
+            Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => return Ok(false),
             other => other.map_err(disk)?,
         }
-        let mut bytes = vec![0; u32::from_le_bytes(head) as usize];
-        self.0.read_exact(&mut bytes).map_err(disk)?;
-        Ok(Some(bytes))
-    }
-
-    fn item(&mut self) -> Result<Option<(Vec<u8>, Vec<u8>)>> {
-        let Some(key) = self.part()? else { return Ok(None) };
-        match self.part()? {
-            Some(payload) => Ok(Some((key, payload))),
-            None => Err(Error::new(Code::OUT_OF_DISK_SPACE, "a sort's temporary file ends within an item")),
+        let length = u32::from_le_bytes(head) as usize;
+        into.clear();
+        // Mostly all of it was read ahead.
+        if let Some(whole) = self.0.buffer().get(..length) {
+            into.extend_from_slice(whole);
+            self.0.consume(length);
+            return Ok(true);
         }
+        into.resize(length, 0);
+        self.0.read_exact(into).map_err(disk)?;
+        Ok(true)
     }
 }
 
-impl Iterator for FileRun {
-    type Item = Result<(Vec<u8>, Vec<u8>)>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        self.item().transpose()
+impl ReadRun for FileRun {
+    fn read(&mut self, key: &mut Vec<u8>, payload: &mut Vec<u8>) -> Result<bool> {
+        if !self.part(key)? {
+            return Ok(false);
+        }
+        if !self.part(payload)? {
+            return Err(Error::new(Code::OUT_OF_DISK_SPACE, "a sort's temporary file ends within an item"));
+        }
+        Ok(true)
     }
 }

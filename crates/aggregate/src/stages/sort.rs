@@ -8,7 +8,7 @@ use sheaf_expr::{Deps, ParseCx};
 use sheaf_query::matcher::Matcher;
 use sheaf_query::sort::SortPattern;
 
-use sheaf_rows::BoxOperator;
+use sheaf_rows::{BoxOperator, Fields};
 
 use crate::database::SharedDatabase;
 use crate::filters::SplitFilter;
@@ -24,12 +24,18 @@ pub struct Sort {
     pub pattern: Arc<SortPattern>,
     /// Only this many documents are wanted: a `$limit` that follows.
     pub limit: Option<u64>,
+    /// The fields that later stages read, if those are not all.
+    fields: Option<Arc<Fields>>,
 }
 
 impl Sort {
     /// A sort by this pattern.
     pub fn new(pattern: RawDoc<'_>, cx: &mut ParseCx) -> Result<Self> {
-        Ok(Sort { pattern: Arc::new(SortPattern::parse(pattern)?.with_collator(cx.collator())), limit: None })
+        Ok(Sort {
+            pattern: Arc::new(SortPattern::parse(pattern)?.with_collator(cx.collator())),
+            limit: None,
+            fields: None,
+        })
     }
 }
 
@@ -39,7 +45,8 @@ impl Stage for Sort {
     }
 
     fn open(self: Arc<Self>, input: BoxOperator, _database: &SharedDatabase) -> BoxOperator {
-        Box::new(sheaf_rows::Sort::new(input, self.pattern.clone(), self.limit))
+        let sort = sheaf_rows::Sort::new(input, self.pattern.clone(), self.limit);
+        Box::new(sort.giving_only(self.fields.clone()))
     }
 
     fn dependencies(&self, deps: &mut Deps) -> Reads {
@@ -58,7 +65,16 @@ impl Stage for Sort {
 
     fn limited_to(&self, wanted: u64) -> Option<SharedStage> {
         let limit = Some(self.limit.map_or(wanted, |known| known.min(wanted)));
-        Some(Arc::new(Sort { pattern: self.pattern.clone(), limit }))
+        Some(Arc::new(Sort { limit, ..self.clone() }))
+    }
+
+    fn can_give_less(&self) -> bool {
+        self.fields.is_none()
+    }
+
+    fn giving_only(&self, deps: &Deps) -> Option<SharedStage> {
+        let fields = Some(Arc::new(Fields::of_paths(&deps.paths)));
+        Some(Arc::new(Sort { fields, ..self.clone() }))
     }
 
     fn spec(&self) -> Option<DocBuf> {
@@ -87,6 +103,7 @@ pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<Sha
     let sort = Sort {
         pattern: Arc::new(SortPattern::parse_stage(argument)?.with_collator(cx.expr.collator())),
         limit: None,
+        fields: None,
     };
     Ok(vec![Arc::new(sort)])
 }

@@ -8,6 +8,7 @@ use sheaf_errors::{Code, Result, bail};
 use sheaf_expr::ParseCx;
 use sheaf_query::matcher::{CompareOp, MatchExpr, Test};
 use sheaf_query::projection::{Mode, Projection};
+use sheaf_rows::Fields;
 use sheaf_storage::{Collection, Index, IndexKind};
 
 use super::analyze::{IndexUse, conjuncts, eligible, may_hold_strings, uses};
@@ -557,7 +558,8 @@ pub(super) fn best_branch(
 pub(super) fn finish(query: &Query, mut node: PlanNode, sorted: bool) -> PlanNode {
     if let (Some(pattern), false, None) = (&query.sort, sorted, query.natural_sort()) {
         let limit = query.limit.map_or(0, |limit| limit.saturating_add(query.skip));
-        node = PlanNode::Sort { input: Box::new(node), pattern: pattern.clone(), limit };
+        let fields = query.needed_paths().map(|paths| Arc::new(Fields::of_paths(paths)));
+        node = PlanNode::Sort { input: Box::new(node), pattern: pattern.clone(), limit, fields };
     }
     if query.skip > 0 {
         node = PlanNode::Skip { input: Box::new(node), skip: query.skip };

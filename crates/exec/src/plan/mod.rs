@@ -23,7 +23,7 @@ use sheaf_errors::Result;
 use sheaf_query::matcher::{MatchExpr, Matcher};
 use sheaf_query::projection::Projection;
 use sheaf_query::sort::SortPattern;
-use sheaf_rows::Cx;
+use sheaf_rows::{Cx, Fields};
 use sheaf_storage::{Index, Range};
 use smallvec::SmallVec;
 
@@ -219,6 +219,8 @@ pub enum PlanNode {
         pattern: Arc<SortPattern>,
         /// How many of the first are wanted (0: all).
         limit: u64,
+        /// The fields that are read of what it gives, if those are not all.
+        fields: Option<Arc<Fields>>,
     },
     /// Leaves out the first documents.
     Skip {
@@ -314,8 +316,8 @@ impl PlanNode {
             }
             PlanNode::Or { inputs } => PlanNode::Or { inputs: all(inputs) },
             PlanNode::SortMerge { inputs, pattern } => PlanNode::SortMerge { inputs: all(inputs), pattern },
-            PlanNode::Sort { input, pattern, limit } => {
-                PlanNode::Sort { input: below(input), pattern, limit }
+            PlanNode::Sort { input, pattern, limit, fields } => {
+                PlanNode::Sort { input: below(input), pattern, limit, fields }
             }
             PlanNode::Skip { input, skip } => PlanNode::Skip { input: below(input), skip },
             PlanNode::Limit { input, limit } => PlanNode::Limit { input: below(input), limit },

@@ -71,8 +71,10 @@ impl Building<'_> {
             PlanNode::SortMerge { inputs, pattern } => {
                 Box::new(SortMerge::new(reads, collection, self.build_all(inputs)?, pattern.clone()))
             }
-            PlanNode::Sort { input, pattern, limit } => {
-                Box::new(Sort::new(self.build(input)?, pattern.clone(), (*limit > 0).then_some(*limit)))
+            PlanNode::Sort { input, pattern, limit, fields } => {
+                let limit = (*limit > 0).then_some(*limit);
+                let sort = Sort::new(self.build(input)?, pattern.clone(), limit);
+                Box::new(sort.giving_only(fields.clone()))
             }
             PlanNode::Skip { input, skip } => Box::new(Skip::new(self.build(input)?, *skip)),
             PlanNode::Limit { input, limit } => Box::new(Limit::new(self.build(input)?, *limit)),

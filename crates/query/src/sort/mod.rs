@@ -2,11 +2,16 @@
 
 mod keys;
 mod pattern;
+mod runs;
+mod sorted;
 mod sorter;
+mod store;
 
 pub use keys::SortKey;
 pub use pattern::{FindSort, SortOn, SortPart, SortPattern};
-pub use sorter::{MEMORY_LIMIT_BYTES, Run, Runs, Sorted, Sorter, Spills};
+pub use runs::{ReadRun, Run, Runs};
+pub use sorted::Sorted;
+pub use sorter::{MEMORY_LIMIT_BYTES, Sorter, Spills};
 
 #[cfg(test)]
 mod tests;

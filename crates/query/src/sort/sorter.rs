@@ -6,19 +6,12 @@ use std::collections::BinaryHeap;
 use sheaf_errors::{Code, Result, bail};
 use sheaf_meter::Held;
 
+use super::runs::{Run, Runs};
+use super::sorted::Sorted;
+use super::store::Store;
+
 /// Bytes that a sort may hold in memory before it spills or gives up.
 pub const MEMORY_LIMIT_BYTES: usize = 100 * 1024 * 1024;
-
-/// Where a sorter puts what does not fit in memory: runs, each sorted.
-pub trait Runs {
-    /// Keeps one run; the items come in order.
-    fn write(&mut self, items: &mut dyn Iterator<Item = (&[u8], &[u8])>) -> Result<()>;
-    /// Gives the runs back, in the order in which they were written; each time anew.
-    fn open(&mut self) -> Result<Vec<Run>>;
-}
-
-/// One run being read: keys and payloads in order.
-pub type Run = Box<dyn Iterator<Item = Result<(Vec<u8>, Vec<u8>)>> + Send>;
 
 /// Sorts payloads by comparable keys ([`super::SortPattern::put_key_bytes`]). Equal keys keep the order in
 /// which they were added.
@@ -50,7 +43,7 @@ pub struct Spills {
 }
 
 enum Items {
-    List(Vec<Item>),
+    List(Store),
     Top(BinaryHeap<Item>),
 }
 
@@ -61,9 +54,12 @@ struct Item {
     payload: Box<[u8]>,
 }
 
+/// What an item takes besides its bytes.
+const ITEM_BYTES: usize = size_of::<Item>();
+
 impl Item {
     fn bytes(&self) -> usize {
-        self.key.len() + self.payload.len() + size_of::<Item>()
+        self.key.len() + self.payload.len() + ITEM_BYTES
     }
 }
 
@@ -85,7 +81,8 @@ impl Sorter {
     /// them.
     pub fn new(limit: Option<u64>, memory_limit_bytes: usize, runs: Option<Box<dyn Runs + Send>>) -> Self {
         let limit = limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
-        let items = if limit == usize::MAX { Items::List(Vec::new()) } else { Items::Top(BinaryHeap::new()) };
+        let items =
+            if limit == usize::MAX { Items::List(Store::default()) } else { Items::Top(BinaryHeap::new()) };
         Sorter {
             limit,
             memory_limit_bytes,
@@ -119,6 +116,11 @@ impl Sorter {
 
     /// Adds an item.
     pub fn add(&mut self, key: &[u8], payload: &[u8]) -> Result<()> {
+        self.add_parts(key, &[payload])
+    }
+
+    /// Adds an item, whose payload is made of these parts.
+    pub fn add_parts(&mut self, key: &[u8], payload: &[&[u8]]) -> Result<()> {
         self.added += 1;
         if let Items::Top(heap) = &mut self.items
             && heap.len() >= self.limit
@@ -129,11 +131,12 @@ impl Sorter {
             }
             heap.pop();
         }
-        let item = Item { key: key.into(), added: self.added, payload: payload.into() };
-        self.used_bytes += item.bytes();
+        self.used_bytes += key.len() + payload.iter().map(|part| part.len()).sum::<usize>() + ITEM_BYTES;
         match &mut self.items {
-            Items::List(list) => list.push(item),
-            Items::Top(heap) => heap.push(item),
+            Items::List(list) => list.push(key, payload),
+            Items::Top(heap) => {
+                heap.push(Item { key: key.into(), added: self.added, payload: payload.concat().into() });
+            }
         }
         if self.used_bytes > self.memory_limit_bytes {
             self.spill()?
@@ -144,6 +147,7 @@ impl Sorter {
     fn count_memory(&mut self) -> Result<()> {
         let bytes = self.used_bytes.next_multiple_of(COUNTED_BYTES) as u64;
         match &mut self.held {
+            Some(held) if held.bytes() == bytes => Ok(()),
             Some(held) => held.set(bytes),
             None if self.used_bytes < COUNTED_BYTES => Ok(()),
             None => {
@@ -155,37 +159,29 @@ impl Sorter {
 
     /// Ends adding; gives the items in order.
     pub fn finish(mut self) -> Result<Sorted> {
-        let mut sources: Vec<Run> = match (self.spills.count > 0, &mut self.runs) {
+        let runs: Vec<Run> = match (self.spills.count > 0, &mut self.runs) {
             (true, Some(runs)) => runs.open()?,
             _ => Vec::new(),
         };
         let memory = self.take_sorted()?;
-        sources.push(Box::new(
-            memory.into_iter().map(|item| Ok((item.key.into_vec(), item.payload.into_vec()))),
-        ));
-        let mut sorted =
-            Sorted { sources, heads: BinaryHeap::new(), left: self.limit, _held: self.held.take() };
-        for source in 0..sorted.sources.len() {
-            sorted.advance(source)?;
-        }
-        Ok(sorted)
+        Sorted::new(runs, memory, self.limit, self.held.take())
     }
 
-    fn take_sorted(&mut self) -> Result<Vec<Item>> {
+    fn take_sorted(&mut self) -> Result<Store> {
         self.used_bytes = 0;
         match &mut self.items {
             Items::List(list) => {
-                let list = std::mem::take(list);
-                let mut order: Vec<u32> = (0..list.len() as u32).collect();
-                sheaf_meter::sort_by(&mut order, |a, b| {
-                    let (a, b) = (&list[*a as usize], &list[*b as usize]);
-                    sheaf_meter::tick_for(a.key.len().min(b.key.len()))?;
-                    Ok(a.cmp(b))
-                })?;
-                let mut list: Vec<Option<Item>> = list.into_iter().map(Some).collect();
-                Ok(order.into_iter().filter_map(|at| list[at as usize].take()).collect())
+                let mut list = std::mem::take(list);
+                list.sort()?;
+                Ok(list)
             }
-            Items::Top(heap) => Ok(std::mem::take(heap).into_sorted_vec()),
+            Items::Top(heap) => {
+                let mut list = Store::default();
+                for item in std::mem::take(heap).into_sorted_vec() {
+                    list.push(&item.key, &[&item.payload]);
+                }
+                Ok(list)
+            }
         }
     }
 
@@ -201,67 +197,10 @@ impl Sorter {
         self.spills.count += 1;
         self.spills.records += items.len() as u64;
         self.spills.bytes +=
-            items.iter().map(|item| (item.key.len() + item.payload.len()) as u64).sum::<u64>();
+            items.iter().map(|(key, payload)| (key.len() + payload.len()) as u64).sum::<u64>();
         match &mut self.runs {
-            Some(runs) => runs.write(&mut items.iter().map(|item| (&*item.key, &*item.payload))),
+            Some(runs) => runs.write(&mut items.iter()),
             None => Ok(()),
-        }
-    }
-}
-
-/// The items of a [`Sorter`] in order: payloads.
-pub struct Sorted {
-    sources: Vec<Run>,
-    heads: BinaryHeap<Head>,
-    left: usize,
-    /// The account of what was sorted in memory.
-    _held: Option<Held>,
-}
-
-/// The next item of one source. The heap's top is the smallest; of equal keys, the earlier run's.
-#[derive(PartialEq, Eq)]
-struct Head {
-    key: Vec<u8>,
-    source: usize,
-    payload: Vec<u8>,
-}
-
-impl Ord for Head {
-    fn cmp(&self, other: &Self) -> Ordering {
-        other.key.cmp(&self.key).then(other.source.cmp(&self.source))
-    }
-}
-
-impl PartialOrd for Head {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Sorted {
-    fn advance(&mut self, source: usize) -> Result<()> {
-        if let Some((key, payload)) = self.sources[source].next().transpose()? {
-            self.heads.push(Head { key, source, payload });
-        }
-        Ok(())
-    }
-}
-
-impl Iterator for Sorted {
-    type Item = Result<Vec<u8>>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        if self.left == 0 {
-            return None;
-        }
-        let head = self.heads.pop()?;
-        self.left -= 1;
-        match self.advance(head.source) {
-            Ok(()) => Some(Ok(head.payload)),
-            Err(error) => {
-                self.left = 0;
-                Some(Err(error))
-            }
         }
     }
 }

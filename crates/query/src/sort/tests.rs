@@ -91,7 +91,16 @@ impl Runs for MemoryRuns {
     }
 
     fn open(&mut self) -> sheaf_errors::Result<Vec<Run>> {
-        Ok(self.0.clone().into_iter().map(|run| Box::new(run.into_iter().map(Ok)) as Run).collect())
+        Ok(self.0.clone().into_iter().map(|run| Box::new(MemoryRun(run.into_iter())) as Run).collect())
+    }
+}
+
+struct MemoryRun(std::vec::IntoIter<(Vec<u8>, Vec<u8>)>);
+
+impl ReadRun for MemoryRun {
+    fn read(&mut self, key: &mut Vec<u8>, payload: &mut Vec<u8>) -> sheaf_errors::Result<bool> {
+        let next = self.0.next();
+        Ok(next.map(|next| (*key, *payload) = next).is_some())
     }
 }
 
@@ -117,6 +126,28 @@ proptest! {
             let expected: Vec<Vec<u8>> = expected.iter().map(|(_, at)| at.to_le_bytes().to_vec()).collect();
             prop_assert_eq!(got, expected);
         }
+    }
+
+    #[test]
+    fn keys_of_any_length_and_payloads_of_any_size_are_sorted(
+        items in prop::collection::vec(("[ab\\x00]{0,12}", 0usize..3000), 0..300),
+        memory in 2000usize..400_000,
+    ) {
+        let mut sorter = Sorter::new(None, memory, Some(Box::new(MemoryRuns::default())));
+        let mut expected: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
+        for (at, (key, size)) in items.iter().enumerate() {
+            let payload = at.to_string().repeat(*size);
+            let (first, rest) = payload.as_bytes().split_at(payload.len() / 3);
+            sorter.add_parts(key.as_bytes(), &[first, rest]).unwrap();
+            expected.push((key.as_bytes().to_vec(), payload.into_bytes()));
+        }
+        expected.sort_by(|a, b| a.0.cmp(&b.0));
+        let mut sorted = sorter.finish().unwrap();
+        for (_, payload) in &expected {
+            prop_assert!(sorted.advance().unwrap());
+            prop_assert_eq!(sorted.payload(), &payload[..]);
+        }
+        prop_assert!(!sorted.advance().unwrap());
     }
 
     #[test]

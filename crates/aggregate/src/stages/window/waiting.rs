@@ -59,8 +59,11 @@ impl Queue {
     /// The first of them.
     pub(super) fn pop(&mut self) -> Result<Option<Waiting>> {
         loop {
-            if let Some(item) = self.reading.as_mut().and_then(Iterator::next) {
-                return Ok(Some(Waiting(item?.1)));
+            let mut read = Vec::new();
+            if let Some(run) = &mut self.reading
+                && run.read(&mut Vec::new(), &mut read)?
+            {
+                return Ok(Some(Waiting(read)));
             }
             self.reading = match self.spilled.pop_front() {
                 Some(mut runs) => runs.open()?.pop(),

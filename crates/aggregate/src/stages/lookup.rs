@@ -239,7 +239,8 @@ impl Stage for Lookup {
         match next.shape() {
             Shape::Unwind { path, include_array_index, preserve_null_and_empty } if *path == self.output => {
                 let include_array_index = include_array_index.cloned();
-                let unwind = Unwind { path: path.clone(), include_array_index, preserve_null_and_empty };
+                let unwind =
+                    Unwind { path: path.clone(), include_array_index, preserve_null_and_empty, fields: None };
                 Ok(Box::new(LookupUnwindRun::new(self, unwind, input, database.clone())))
             }
             _ => Err(input),

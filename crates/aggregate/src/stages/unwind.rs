@@ -2,16 +2,16 @@
 
 use std::sync::Arc;
 
-use sheaf_bson::{DocBuf, Iter, MAX_DEPTH, RawDoc, Value};
+use sheaf_bson::{DocBuf, Iter, MAX_DEPTH, RawDoc, Value, doc};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_expr::{Deps, FieldPath};
 use sheaf_query::matcher::Matcher;
 
 use crate::database::SharedDatabase;
 use crate::filters::{self, SplitFilter};
-use crate::rewrite::rewrite;
+use crate::rewrite::{rewrite, rewrite_into};
 use crate::stage::{Needs, Reads, Shape, SharedStage, Split, Stage, StageCx, StageEntry};
-use sheaf_rows::{BoxOperator, Cx, Operator, Row, Step};
+use sheaf_rows::{BoxOperator, Cx, Fields, Operator, Row, Step, let_go};
 
 /// `$unwind`.
 pub(crate) const UNWIND: StageEntry = StageEntry::new("$unwind", parse, Split::Shards, Needs::Nothing);
@@ -25,6 +25,8 @@ pub struct Unwind {
     pub include_array_index: Option<FieldPath>,
     /// Whether documents without elements stay.
     pub preserve_null_and_empty: bool,
+    /// The fields that later stages read, if those are not all: no others are copied for each element.
+    pub(super) fields: Option<Arc<Fields>>,
 }
 
 pub(crate) fn parse(argument: Value<'_>, _cx: &mut StageCx<'_>) -> Result<Vec<SharedStage>> {
@@ -91,7 +93,7 @@ pub(crate) fn parse(argument: Value<'_>, _cx: &mut StageCx<'_>) -> Result<Vec<Sh
             index.dotted()
         );
     }
-    Ok(vec![Arc::new(Unwind { path, include_array_index, preserve_null_and_empty: preserve })])
+    Ok(vec![Arc::new(Unwind { path, include_array_index, preserve_null_and_empty: preserve, fields: None })])
 }
 
 /// Whether the index would be written above the path that is unwound.
@@ -127,17 +129,29 @@ impl Stage for Unwind {
         filters::split_by(filter, |path| !filters::touches(&changed, path))
     }
 
+    fn can_give_less(&self) -> bool {
+        self.fields.is_none()
+    }
+
+    fn giving_only(&self, deps: &Deps) -> Option<SharedStage> {
+        // The array is read here, whoever reads its elements.
+        let read = deps.paths.iter().cloned().chain([self.path.dotted()]);
+        Some(Arc::new(Unwind { fields: Some(Arc::new(Fields::of_paths(read))), ..self.clone() }))
+    }
+
+    fn spec(&self) -> Option<DocBuf> {
+        // As it was given, it stands in the pipeline.
+        self.fields.as_ref()?;
+        let plain = !self.preserve_null_and_empty && self.include_array_index.is_none();
+        Some(if plain {
+            doc! { "$unwind": format!("${}", self.path.dotted()).as_str() }
+        } else {
+            self.to_doc()
+        })
+    }
+
     fn shown(&self) -> Option<Vec<DocBuf>> {
-        Some(vec![DocBuf::build(|out| {
-            let mut spec = out.document("$unwind");
-            spec.append("path", &format!("${}", self.path.dotted()));
-            if self.preserve_null_and_empty {
-                spec.append("preserveNullAndEmptyArrays", true);
-            }
-            if let Some(index) = &self.include_array_index {
-                spec.append("includeArrayIndex", &index.dotted());
-            }
-        })])
+        Some(vec![self.to_doc()])
     }
 }
 
@@ -149,6 +163,8 @@ struct UnwindRun {
     document: Vec<u8>,
     unwinding: Option<Place>,
     output: Output,
+    /// What was made of the input's document.
+    made: Vec<u8>,
 }
 
 /// A place in an array.
@@ -163,16 +179,23 @@ enum Output {
     /// The input's.
     Input,
     /// Made of it.
-    Made(DocBuf),
+    Made,
 }
 
 impl UnwindRun {
     fn new(stage: Arc<Unwind>, input: BoxOperator) -> Self {
-        UnwindRun { stage, input, document: Vec::new(), unwinding: None, output: Output::Input }
+        UnwindRun {
+            stage,
+            input,
+            document: Vec::new(),
+            unwinding: None,
+            output: Output::Input,
+            made: Vec::new(),
+        }
     }
 
-    /// The document with the array's next element.
-    fn next_element(&mut self) -> Option<DocBuf> {
+    /// Makes the document with the array's next element, if there is one.
+    fn next_element(&mut self) -> Option<()> {
         let place = self.unwinding.as_mut()?;
         let document = RawDoc::new(&self.document);
         let array = find(document, self.stage.path.parts()).as_array()?;
@@ -180,10 +203,14 @@ impl UnwindRun {
         let rest = array.iter().rest().get(place.offset..)?;
         let element = Iter::over(rest).next()?;
         place.offset += element.as_bytes().len();
-        let unwound = rewrite(document, self.stage.path.parts(), element.value());
-        let index = place.index;
+        rewrite_into(document, self.stage.path.parts(), element.value(), &mut self.made);
+        if let Some(path) = &self.stage.include_array_index {
+            let index = Value::Int64(place.index);
+            self.made = rewrite(RawDoc::new(&self.made), path.parts(), index).into_bytes();
+        }
         place.index += 1;
-        Some(self.stage.with_index(unwound, Value::Int64(index)))
+        self.output = Output::Made;
+        Some(())
     }
 
     /// Begins with the input's row.
@@ -192,8 +219,13 @@ impl UnwindRun {
         let document = self.input.row().document();
         match find(document, stage.path.parts()) {
             Value::Array(array) if !array.is_empty() => {
-                self.document.clear();
-                self.document.extend_from_slice(document.as_bytes());
+                match &stage.fields {
+                    Some(fields) => _ = fields.of(document, &mut self.document),
+                    None => {
+                        self.document.clear();
+                        self.document.extend_from_slice(document.as_bytes());
+                    }
+                }
                 self.input.release();
                 self.unwinding = Some(Place { offset: 0, index: 0 });
                 return Step::More;
@@ -201,7 +233,8 @@ impl UnwindRun {
             Value::Array(_) if stage.preserve_null_and_empty => {
                 // An empty array leaves the field out.
                 let without = rewrite(document, stage.path.parts(), Value::Missing);
-                self.output = Output::Made(stage.with_index(without, Value::Null));
+                self.made = stage.with_index(without, Value::Null).into_bytes();
+                self.output = Output::Made;
             }
             Value::Array(_) => return Step::More,
             value if value.is_nullish() && !stage.preserve_null_and_empty => return Step::More,
@@ -209,7 +242,10 @@ impl UnwindRun {
             _ => {
                 self.output = match &stage.include_array_index {
                     None => Output::Input,
-                    Some(path) => Output::Made(rewrite(document, path.parts(), Value::Null)),
+                    Some(path) => {
+                        self.made = rewrite(document, path.parts(), Value::Null).into_bytes();
+                        Output::Made
+                    }
                 }
             }
         }
@@ -220,8 +256,7 @@ impl UnwindRun {
 impl Operator for UnwindRun {
     fn work(&mut self, cx: &mut Cx<'_>) -> Result<Step> {
         if self.unwinding.is_some() {
-            if let Some(document) = self.next_element() {
-                self.output = Output::Made(document);
+            if self.next_element().is_some() {
                 return Ok(Step::Row);
             }
             self.unwinding = None;
@@ -240,7 +275,7 @@ impl Operator for UnwindRun {
     fn row(&self) -> Row<'_> {
         match &self.output {
             Output::Input => self.input.row(),
-            Output::Made(document) => Row::of(document.as_raw()),
+            Output::Made => Row::of(RawDoc::new(&self.made)),
         }
     }
 
@@ -255,12 +290,26 @@ impl Operator for UnwindRun {
     fn release(&mut self) {
         match &mut self.output {
             Output::Input => self.input.release(),
-            Output::Made(document) => *document = DocBuf::new(),
+            Output::Made => let_go(&mut self.made),
         }
     }
 }
 
 impl Unwind {
+    /// The stage with all that it was given.
+    fn to_doc(&self) -> DocBuf {
+        DocBuf::build(|out| {
+            let mut spec = out.document("$unwind");
+            spec.append("path", &format!("${}", self.path.dotted()));
+            if self.preserve_null_and_empty {
+                spec.append("preserveNullAndEmptyArrays", true);
+            }
+            if let Some(index) = &self.include_array_index {
+                spec.append("includeArrayIndex", &index.dotted());
+            }
+        })
+    }
+
     /// The document with the index of its element, if that is asked for.
     pub(super) fn with_index(&self, document: DocBuf, index: Value<'_>) -> DocBuf {
         match &self.include_array_index {

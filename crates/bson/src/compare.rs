@@ -83,7 +83,7 @@ fn compare_elements(a: &Element<'_>, b: &Element<'_>, names: bool) -> Ordering {
 }
 
 /// The text of a string's value bytes, without length and NUL.
-fn text_bytes(data: &[u8]) -> &[u8] {
+pub(crate) fn text_bytes(data: &[u8]) -> &[u8] {
     data.get(4..data.len().saturating_sub(1)).unwrap_or_default()
 }
 
@@ -178,7 +178,7 @@ pub fn hash_value<H: Hasher>(value: Value<'_>, state: &mut H) {
         Value::Int64(n) => state.write_i64(n),
         Value::Double(n) => hash_double(n, state),
         Value::Decimal128(n) => hash_decimal(n, state),
-        Value::String(text) | Value::Symbol(text) | Value::JavaScript(text) => text.hash(state),
+        Value::String(text) | Value::Symbol(text) | Value::JavaScript(text) => text.as_bytes().hash(state),
         Value::Document(doc) => hash_document(doc, state),
         Value::Array(array) => {
             array.values().for_each(|item| hash_value(item, state));
@@ -205,6 +205,12 @@ pub fn hash_value<H: Hasher>(value: Value<'_>, state: &mut H) {
             hash_document(code.scope, state);
         }
     }
+}
+
+/// Feeds a text of this type to a hasher.
+pub(crate) fn hash_text<H: Hasher>(kind: Type, text: &[u8], state: &mut H) {
+    state.write_u8(kind.order());
+    text.hash(state);
 }
 
 fn hash_document<H: Hasher>(doc: RawDoc<'_>, state: &mut H) {

@@ -7,7 +7,7 @@ use std::hash::{Hash, Hasher};
 use smallvec::SmallVec;
 
 use crate::build::put_value;
-use crate::compare::{compare, hash_value};
+use crate::compare::{compare, hash_text, hash_value, text_bytes};
 use crate::raw::decode;
 use crate::value::{Type, Value};
 
@@ -39,6 +39,15 @@ impl OwnedValue {
     /// The value's bytes, as [`crate::Element::data`] gives them.
     pub fn data(&self) -> &[u8] {
         &self.data
+    }
+
+    /// Whether it equals a value, as [`compare()`] says.
+    pub fn equals(&self, other: Value<'_>) -> bool {
+        match other {
+            // Undecoded: bytes need no check for UTF-8 to be equal.
+            Value::String(text) if self.kind == Type::String => text_bytes(&self.data) == text.as_bytes(),
+            other => compare(self.as_value(), other).is_eq(),
+        }
     }
 
     /// Bytes that it takes in memory.
@@ -76,7 +85,10 @@ impl fmt::Debug for OwnedValue {
 
 impl PartialEq for OwnedValue {
     fn eq(&self, other: &Self) -> bool {
-        self.cmp(other).is_eq()
+        match (self.kind, other.kind) {
+            (Type::String, Type::String) => self.data == other.data,
+            _ => self.cmp(other).is_eq(),
+        }
     }
 }
 
@@ -96,7 +108,10 @@ impl Ord for OwnedValue {
 
 impl Hash for OwnedValue {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        hash_value(self.as_value(), state);
+        match self.kind {
+            Type::String => hash_text(Type::String, text_bytes(&self.data), state),
+            _ => hash_value(self.as_value(), state),
+        }
     }
 }
 
@@ -147,6 +162,21 @@ mod tests {
             assert_eq!(owned.kind(), element.kind());
         }
         assert!(OwnedValue::default().as_value().is_missing());
+    }
+
+    #[test]
+    fn owned_and_borrowed_values_are_equal_and_hash_alike() {
+        use std::hash::BuildHasher;
+        let hasher = std::hash::RandomState::new();
+        let values = array![1, 1.0, "", "a", "ab", "a\0b", (), true, { "a": "b" }, ["a", "b"]];
+        for a in values.as_raw().values() {
+            let owned = OwnedValue::from(a);
+            assert_eq!(hasher.hash_one(&owned), hasher.hash_one(Ordered(a)), "{a:?}");
+            for b in values.as_raw().values() {
+                let equal = Ordered(a) == Ordered(b);
+                assert_eq!((owned.equals(b), owned == OwnedValue::from(b)), (equal, equal), "{a:?} {b:?}");
+            }
+        }
     }
 
     #[test]

@@ -335,8 +335,11 @@ fn hash(hasher: &ahash::RandomState, collator: Option<&SharedCollator>, id: Valu
 }
 
 fn is_group(groups: &[Option<Running>], at: u32, id: Value<'_>, collator: Option<&SharedCollator>) -> bool {
-    let group = groups[at as usize].as_ref();
-    group.is_some_and(|group| compare_by(collator, group.id.as_value(), id).is_eq())
+    let Some(group) = &groups[at as usize] else { return false };
+    match collator {
+        None => group.id.equals(id),
+        Some(_) => compare_by(collator, group.id.as_value(), id).is_eq(),
+    }
 }
 
 /// An estimate of what a group takes in the table, and of what a state takes apart from what it says itself.

@@ -14,6 +14,9 @@ use super::function::Kind;
 use super::running::Running;
 use super::waiting::{Queue, Waiting};
 
+/// The room of a document that was larger is not kept.
+const SPARE_BYTES: usize = 4 << 10;
+
 /// Memory is accounted in steps of this.
 const COUNTED_BYTES: u64 = 64 << 10;
 
@@ -34,6 +37,8 @@ pub(super) struct WindowRun {
     /// The document that went last, and what was made of it.
     current: Option<Waiting>,
     output: Vec<u8>,
+    /// Room for the next document: that of one that has gone.
+    spare: Waiting,
     arena: Bump,
     held: Held,
     figures: Figures,
@@ -53,6 +58,7 @@ impl WindowRun {
             next: None,
             current: None,
             output: Vec::new(),
+            spare: Waiting::default(),
             arena: Bump::new(),
             held: Held::default(),
             figures: Figures::default(),
@@ -62,23 +68,30 @@ impl WindowRun {
     /// Takes in the input's row, which may be the next partition's first.
     fn take(&mut self, cx: &Cx<'_>) -> Result<()> {
         self.arena.reset();
-        let row = Waiting::new(self.input.row().document(), self.input.metadata());
-        let env = cx.env_over(&self.input, &self.arena);
-        let partition = self.stage.partition_of(row.document(), &env)?;
-        drop(env);
+        let mut row = std::mem::take(&mut self.spare);
+        row.put(self.input.row().document(), self.input.metadata());
         self.input.release();
-        match &self.partition {
-            Some(known)
-                if compare_by(self.stage.collator.as_ref(), known.as_value(), partition.as_value())
-                    .is_ne() =>
-            {
-                self.ended = true;
-                self.next = Some((partition, row));
-                Ok(())
-            }
-            Some(_) => self.take_in(row, cx),
-            None => self.begin(partition, row, cx),
+        let env = cx.env(&self.arena);
+        if let Some(metadata) = row.metadata() {
+            env.set_metadata(metadata);
         }
+        let partition = self.stage.partition_of(row.document(), &env)?;
+        let by = self.stage.collator.as_ref();
+        let Some(known) = &self.partition else {
+            let partition = OwnedValue::from(partition);
+            drop(env);
+            return self.begin(partition, row, cx);
+        };
+        if compare_by(by, known.as_value(), partition).is_ne() {
+            let partition = OwnedValue::from(partition);
+            drop(env);
+            self.ended = true;
+            self.next = Some((partition, row));
+            return Ok(());
+        }
+        feed(&self.stage, &mut self.functions, &row, &self.arena, &env)?;
+        drop(env);
+        self.keep(row, cx)
     }
 
     /// Begins a partition with its first document.
@@ -99,16 +112,13 @@ impl WindowRun {
         if let Some(metadata) = row.metadata() {
             env.set_metadata(metadata);
         }
-        let document = row.document();
-        for (output, running) in self.stage.outputs.iter().zip(&mut self.functions) {
-            let value = output.function.input.eval(document, &env)?;
-            let sort = match &output.function.kind {
-                Kind::Rank(_) => self.stage.rank_key(document, row.metadata(), &self.arena)?,
-                _ => self.stage.sort_value(document, &self.arena),
-            };
-            running.take(value, sort)?;
-        }
+        feed(&self.stage, &mut self.functions, &row, &self.arena, &env)?;
         drop(env);
+        self.keep(row, cx)
+    }
+
+    /// Has a document wait that the functions have seen.
+    fn keep(&mut self, row: Waiting, cx: &Cx<'_>) -> Result<()> {
         self.queue.push(row);
         self.taken += 1;
         self.account(cx)
@@ -173,23 +183,47 @@ impl WindowRun {
         drop(out);
         drop(env);
         crate::check_made(RawDoc::new(&self.output))?;
-        self.current = Some(row);
+        if let Some(gone) = self.current.replace(row)
+            && gone.memory_bytes() <= SPARE_BYTES
+        {
+            self.spare = gone;
+        }
         Ok(())
     }
+}
+
+/// Shows the functions a document of their partition.
+fn feed<'a>(
+    stage: &'a SetWindowFields,
+    functions: &mut [Box<dyn Running>],
+    row: &'a Waiting,
+    arena: &'a Bump,
+    env: &Env<'a>,
+) -> Result<()> {
+    let document = row.document();
+    for (output, running) in stage.outputs.iter().zip(functions) {
+        let value = output.function.input.eval(document, env)?;
+        let sort = match &output.function.kind {
+            Kind::Rank(_) => stage.rank_key(document, row.metadata(), arena)?,
+            _ => stage.sort_value(document, arena),
+        };
+        running.take(value, sort)?;
+    }
+    Ok(())
 }
 
 impl SetWindowFields {
     /// The value by which the document is partitioned.
     ///
     /// Errors: `TypeMismatch` for an array.
-    fn partition_of<'a>(&'a self, document: RawDoc<'a>, env: &Env<'a>) -> Result<OwnedValue> {
-        let Some(expr) = &self.partition_by else { return Ok(Value::Null.into()) };
+    fn partition_of<'a>(&'a self, document: RawDoc<'a>, env: &Env<'a>) -> Result<Value<'a>> {
+        let Some(expr) = &self.partition_by else { return Ok(Value::Null) };
         match expr.eval(document, env)? {
             Value::Array(_) => {
                 bail!(Code::TYPE_MISMATCH, "Cannot 'partitionBy' an expression of type array")
             }
-            Value::Missing => Ok(Value::Null.into()),
-            value => Ok(value.into()),
+            Value::Missing => Ok(Value::Null),
+            value => Ok(value),
         }
     }
 }

@@ -8,16 +8,25 @@ use sheaf_query::sort::{Run, Runs};
 use sheaf_rows::temporary_runs;
 
 /// A document and its metadata, as one piece of bytes.
+#[derive(Default)]
 pub(crate) struct Waiting(Vec<u8>);
 
 impl Waiting {
     pub(crate) fn new(document: RawDoc<'_>, metadata: Option<RawDoc<'_>>) -> Waiting {
+        let mut waiting = Waiting::default();
+        waiting.put(document, metadata);
+        waiting
+    }
+
+    /// Takes the place of what it was.
+    pub(super) fn put(&mut self, document: RawDoc<'_>, metadata: Option<RawDoc<'_>>) {
         let metadata = metadata.map_or(&[][..], |metadata| metadata.as_bytes());
-        let mut bytes = Vec::with_capacity(4 + metadata.len() + document.len());
+        let bytes = &mut self.0;
+        bytes.clear();
+        bytes.reserve_exact(4 + metadata.len() + document.len());
         bytes.extend_from_slice(&(metadata.len() as u32).to_le_bytes());
         bytes.extend_from_slice(metadata);
         bytes.extend_from_slice(document.as_bytes());
-        Waiting(bytes)
     }
 
     fn parts(&self) -> (&[u8], &[u8]) {
@@ -34,7 +43,7 @@ impl Waiting {
         (!metadata.is_empty()).then(|| RawDoc::new(metadata))
     }
 
-    fn memory_bytes(&self) -> usize {
+    pub(super) fn memory_bytes(&self) -> usize {
         self.0.capacity() + size_of::<Self>()
     }
 }

@@ -20,7 +20,7 @@ impl<'p> ClusteredScan<'p> {
     /// The scan that an operator, with the one below, is.
     pub fn of(node: &'p PlanNode) -> Option<Self> {
         match node {
-            PlanNode::Fetch { input, filter } => match &**input {
+            PlanNode::Fetch { input, filter, .. } => match &**input {
                 PlanNode::IndexScan(scan) if is_clustered(&scan.index) => {
                     Some(ClusteredScan { scan, filter: filter.as_ref(), operators: 2 })
                 }

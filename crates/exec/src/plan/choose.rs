@@ -5,7 +5,7 @@ use std::sync::Arc;
 use sheaf_bson::{DocBuf, OwnedValue, Value};
 use sheaf_collation::SharedCollator;
 use sheaf_errors::{Code, Result, bail};
-use sheaf_expr::ParseCx;
+use sheaf_expr::{Deps, ParseCx};
 use sheaf_query::matcher::{CompareOp, MatchExpr, Test};
 use sheaf_query::projection::{Mode, Projection};
 use sheaf_rows::Fields;
@@ -14,7 +14,7 @@ use sheaf_storage::{Collection, Index, IndexKind};
 use super::analyze::{IndexUse, conjuncts, eligible, may_hold_strings, uses};
 use super::hint::key_range;
 use super::query::Hint;
-use super::{FilterPart, PlanNode, Query, Scan};
+use super::{Ahead, FilterPart, PlanNode, Query, Scan};
 use crate::bounds::{FieldBounds, IndexBounds, Intervals};
 use crate::index::{hashed_fields, is_record_order};
 
@@ -393,7 +393,7 @@ fn access(
     if from_keys || (query.return_key && left.is_none() && in_order) {
         return scan;
     }
-    PlanNode::Fetch { input: Box::new(scan), filter: left }
+    PlanNode::Fetch { input: Box::new(scan), filter: left, ahead: None }
 }
 
 /// Whether the index's keys hold all that the query needs.
@@ -454,12 +454,12 @@ fn exploded(
             part.bounds.fields[at].intervals = Intervals::point(point);
         }
         let backward = gives_order(&part, &wanted)?;
-        let PlanNode::Fetch { input, filter: left } =
+        let PlanNode::Fetch { input, filter: left, .. } =
             access(query, collection, filter, &part, backward, false, None)
         else {
             return None;
         };
-        inputs.push(PlanNode::Fetch { input, filter: left });
+        inputs.push(PlanNode::Fetch { input, filter: left, ahead: None });
     }
     Some(finish(query, PlanNode::SortMerge { inputs, pattern }, true))
 }
@@ -501,7 +501,7 @@ fn or_plan_with(
         (Some(pattern), true) => PlanNode::SortMerge { inputs, pattern: pattern.clone() },
         _ => PlanNode::Or { inputs },
     };
-    let fetch = PlanNode::Fetch { input: Box::new(joined), filter: rest };
+    let fetch = PlanNode::Fetch { input: Box::new(joined), filter: rest, ahead: None };
     Some(finish(query, fetch, all_sorted))
 }
 
@@ -523,7 +523,7 @@ pub(super) fn branch_access(
     });
     match residual(branch, &found.exact) {
         None if !is_record_order(collection, &found.index) => scan,
-        left => PlanNode::Fetch { input: Box::new(scan), filter: left },
+        left => PlanNode::Fetch { input: Box::new(scan), filter: left, ahead: None },
     }
 }
 
@@ -554,8 +554,27 @@ pub(super) fn best_branch(
         })
 }
 
+/// How documents are fetched ahead where the query reads all that its scan finds.
+fn ahead(query: &Query) -> Ahead {
+    let Some(paths) = query.needed_paths() else { return Ahead::default() };
+    let mut deps = Deps::new();
+    query.matcher().dependencies(&mut deps);
+    if let Some(pattern) = &query.sort {
+        pattern.dependencies(&mut deps);
+    }
+    let fields = (!deps.whole_document).then(|| Arc::new(Fields::of_paths(paths.iter().chain(&deps.paths))));
+    Ahead { fields }
+}
+
 /// Sort, skip, limit and projection above the access path.
 pub(super) fn finish(query: &Query, mut node: PlanNode, sorted: bool) -> PlanNode {
+    let sorts = query.sort.is_some() && !sorted;
+    if let PlanNode::Fetch { input, ahead: fetch, .. } = &mut node
+        && matches!(&**input, PlanNode::IndexScan(_))
+        && (sorts || query.limit.is_none())
+    {
+        *fetch = Some(ahead(query));
+    }
     if let (Some(pattern), false, None) = (&query.sort, sorted, query.natural_sort()) {
         let limit = query.limit.map_or(0, |limit| limit.saturating_add(query.skip));
         let fields = query.needed_paths().map(|paths| Arc::new(Fields::of_paths(paths)));

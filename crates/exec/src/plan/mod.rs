@@ -167,6 +167,13 @@ impl Scan {
     }
 }
 
+/// How documents are fetched before it is their turn.
+#[derive(Clone, Default, Debug)]
+pub struct Ahead {
+    /// The fields that are read of them, if those are not all.
+    pub fields: Option<Arc<Fields>>,
+}
+
 /// A plan: a tree of operators.
 #[derive(Clone)]
 pub enum PlanNode {
@@ -198,6 +205,8 @@ pub enum PlanNode {
         input: Box<PlanNode>,
         /// What to check.
         filter: Option<FilterPart>,
+        /// Nothing above ends early, so that many may be fetched before it is their turn.
+        ahead: Option<Ahead>,
     },
     /// All documents of all children, each once.
     Or {
@@ -312,7 +321,7 @@ impl PlanNode {
             | PlanNode::GeoNear(_)
             | PlanNode::Fetch { .. }) => filter(scan),
             scan @ (PlanNode::IndexScan(_) | PlanNode::DistinctScan(_) | PlanNode::CountScan(_)) => {
-                filter(PlanNode::Fetch { input: Box::new(scan), filter: None })
+                filter(PlanNode::Fetch { input: Box::new(scan), filter: None, ahead: None })
             }
             PlanNode::Or { inputs } => PlanNode::Or { inputs: all(inputs) },
             PlanNode::SortMerge { inputs, pattern } => PlanNode::SortMerge { inputs: all(inputs), pattern },

@@ -74,7 +74,7 @@ fn access(
             };
             inputs.push(branch_access(collection, &child, &found, false));
         }
-        return Ok(PlanNode::Fetch { input: Box::new(PlanNode::Or { inputs }), filter: None });
+        return Ok(PlanNode::Fetch { input: Box::new(PlanNode::Or { inputs }), filter: None, ahead: None });
     }
     let parts = conjuncts(part.expr());
     let Some(at) = parts.iter().position(MatchExpr::has_text) else { return no_plan() };
@@ -85,7 +85,7 @@ fn access(
             let child =
                 if conjuncts_or_branches(part.expr()).is_empty() { part.clone() } else { part.child(at) };
             let inner = access(query, collection, &child, root)?;
-            Ok(PlanNode::Fetch { input: Box::new(inner), filter: rest })
+            Ok(PlanNode::Fetch { input: Box::new(inner), filter: rest, ahead: None })
         }
     }
 }
@@ -144,7 +144,7 @@ fn search(
         1 => scans.remove(0),
         _ => PlanNode::Or { inputs: scans },
     };
-    let fetch = PlanNode::Fetch { input: Box::new(scan), filter: rest };
+    let fetch = PlanNode::Fetch { input: Box::new(scan), filter: rest, ahead: None };
     let search = Arc::new(TextSearch { index: index.clone(), query, prefix });
     Ok(PlanNode::TextMatch { input: Box::new(fetch), search })
 }

@@ -58,8 +58,9 @@ impl Building<'_> {
             PlanNode::DistinctScan(scan) => {
                 Box::new(IndexScan::new(reads, collection, scan.clone()).distinct(1))
             }
-            PlanNode::Fetch { input, filter } => {
-                Box::new(Fetch::new(reads, collection, self.build(input)?, filter.clone()))
+            PlanNode::Fetch { input, filter, ahead } => {
+                let fetch = Fetch::new(reads, collection, self.build(input)?, filter.clone());
+                Box::new(fetch.ahead(ahead.clone().filter(|_| reads.may_keep())))
             }
             PlanNode::TextMatch { input, search } => {
                 Box::new(TextMatch::new(self.build(input)?, search.clone()))

@@ -8,8 +8,9 @@ use sheaf_rows::{BoxOperator, Cx, Figures, Operator, Row, Step, let_go};
 use sheaf_storage::Collection;
 
 use super::Reads;
+use super::ahead::{Phase, Window};
 use super::reads::Reader;
-use crate::plan::FilterPart;
+use crate::plan::{Ahead, FilterPart};
 
 /// Reads the documents of the keys below.
 pub struct Fetch {
@@ -21,6 +22,10 @@ pub struct Fetch {
     doc: Vec<u8>,
     /// The input's row holds the document already: nothing was copied.
     inner: bool,
+    /// How to fetch ahead once so many rows have come that it is worth it.
+    ahead: Option<Ahead>,
+    taken: usize,
+    window: Option<Box<Window>>,
     figures: Figures,
 }
 
@@ -39,45 +44,131 @@ impl Fetch {
             arena: Bump::new(),
             doc: Vec::new(),
             inner: false,
+            ahead: None,
+            taken: 0,
+            window: None,
             figures: Figures::default(),
         }
+    }
+
+    /// The same with many documents fetched before it is their turn, if all are wanted.
+    #[must_use]
+    pub fn ahead(self, ahead: Option<Ahead>) -> Self {
+        Fetch { ahead, ..self }
+    }
+
+    /// Gives the input's next row.
+    fn alone(&mut self, cx: &mut Cx<'_>) -> Result<Step> {
+        match self.input.work(cx)? {
+            Step::Row => {}
+            other => return Ok(other),
+        }
+        let row = self.input.row();
+        self.inner = row.doc.is_some();
+        if !self.inner && !read(&mut self.reader, &self.collection, row.record, &mut self.doc)? {
+            return Ok(Step::More);
+        }
+        self.figures.docs_examined += 1;
+        self.taken += 1;
+        if !self.inner
+            && Window::is_worth_it(self.taken)
+            && let Some(ahead) = &self.ahead
+        {
+            self.window = Some(Box::new(Window::new(ahead.fields.clone())));
+        }
+        self.filtered(cx)
+    }
+
+    /// Does what the window has to do next.
+    fn in_window(&mut self, cx: &mut Cx<'_>) -> Result<Step> {
+        let window = self.window.as_mut().expect("documents are fetched ahead");
+        match window.phase() {
+            Phase::Taking => {
+                for _ in 0..ROWS_AT_ONCE {
+                    match self.input.work(cx)? {
+                        Step::Row => window.take(self.input.row())?,
+                        Step::More => {}
+                        Step::Eof if window.is_empty() => return Ok(Step::Eof),
+                        Step::Eof => window.begin_reading()?,
+                    }
+                    if window.phase() != Phase::Taking {
+                        break;
+                    }
+                }
+                Ok(Step::More)
+            }
+            Phase::Reading => {
+                self.figures.docs_examined += window.read_some(&self.collection, self.reader.view(), cx)?;
+                Ok(Step::More)
+            }
+            Phase::Giving => {
+                if !window.advance(cx) || window.is_gone() {
+                    return Ok(Step::More);
+                }
+                let row = window.row();
+                self.inner = row.doc.is_some();
+                if !self.inner {
+                    if !read(&mut self.reader, &self.collection, row.record, &mut self.doc)? {
+                        return Ok(Step::More);
+                    }
+                    self.figures.docs_examined += 1;
+                }
+                self.filtered(cx)
+            }
+        }
+    }
+
+    /// A row, unless the filter is against it.
+    fn filtered(&mut self, cx: &mut Cx<'_>) -> Result<Step> {
+        if let Some(filter) = &self.filter {
+            let row = key_row(self.window.as_deref(), &self.input);
+            let doc = row.doc.unwrap_or(RawDoc::new(&self.doc));
+            if !filter.passes(doc, cx, &mut self.arena)? {
+                return Ok(Step::More);
+            }
+        }
+        Ok(Step::Row)
+    }
+}
+
+/// Rows that are taken into a window in one piece of work.
+const ROWS_AT_ONCE: usize = 32;
+
+/// Reads the document of a record; false if it is not there.
+///
+/// A record that vanished between index and fetch cannot be within one view; a cursor that was restored on a newer view skips
+/// what is gone.
+fn read(reader: &mut Reader, collection: &Collection, record: &[u8], into: &mut Vec<u8>) -> Result<bool> {
+    let Some(doc) = reader.view().get(collection, record)? else { return Ok(false) };
+    into.clear();
+    into.extend_from_slice(&doc);
+    Ok(true)
+}
+
+/// The row that is given, as it came from below.
+fn key_row<'r>(window: Option<&'r Window>, input: &'r BoxOperator) -> Row<'r> {
+    match window {
+        Some(window) if window.gives() => window.row(),
+        _ => input.row(),
     }
 }
 
 impl Operator for Fetch {
     fn work(&mut self, cx: &mut Cx<'_>) -> Result<Step> {
-        match self.input.work(cx)? {
-            Step::Row => {}
-            other => return Ok(self.figures.count(other)),
-        }
-        let row = self.input.row();
-        self.inner = row.doc.is_some();
-        if !self.inner {
-            // A record that vanished between index and fetch cannot be within one view; a cursor that was
-            // restored on a newer view skips what is gone.
-            let Some(doc) = self.reader.view().get(&self.collection, row.record)? else {
-                return Ok(self.figures.count(Step::More));
-            };
-            self.doc.clear();
-            self.doc.extend_from_slice(&doc);
-        }
-        self.figures.docs_examined += 1;
-        if let Some(filter) = &self.filter {
-            let doc = row.doc.unwrap_or(RawDoc::new(&self.doc));
-            if !filter.passes(doc, cx, &mut self.arena)? {
-                return Ok(self.figures.count(Step::More));
-            }
-        }
-        Ok(self.figures.count(Step::Row))
+        let step = if self.window.is_some() { self.in_window(cx)? } else { self.alone(cx)? };
+        Ok(self.figures.count(step))
     }
 
     fn row(&self) -> Row<'_> {
-        let row = self.input.row();
+        let row = key_row(self.window.as_deref(), &self.input);
         if self.inner { row } else { Row { doc: Some(RawDoc::new(&self.doc)), ..row } }
     }
 
     fn metadata(&self) -> Option<RawDoc<'_>> {
-        self.input.metadata()
+        match &self.window {
+            Some(window) if window.gives() => None,
+            _ => self.input.metadata(),
+        }
     }
 
     fn inputs(&mut self, visit: &mut dyn FnMut(&mut dyn Operator)) {
@@ -85,7 +176,7 @@ impl Operator for Fetch {
     }
 
     fn is_eof(&self) -> bool {
-        self.input.is_eof()
+        self.input.is_eof() && self.window.as_ref().is_none_or(|window| window.is_spent())
     }
 
     fn release(&mut self) {
@@ -94,6 +185,9 @@ impl Operator for Fetch {
 
     fn suspend(&mut self) {
         self.figures.saves += 1;
+        if let Some(window) = &mut self.window {
+            window.suspend();
+        }
         self.reader.suspend();
         self.input.suspend();
     }

@@ -3,6 +3,7 @@
 //! Leaves read through [`Reads`], which has the state that the command reads at present; an [`Executor`] is a plan being
 //! run, an operator itself, which a cursor or a pipeline owns.
 
+mod ahead;
 mod build;
 mod executor;
 mod fetch;

@@ -21,6 +21,8 @@ struct State {
     ownership: Option<Arc<dyn Ownership>>,
     /// What was set for queries of the command's shape.
     settings: Option<Arc<Settings>>,
+    /// Documents may be kept for a while before they are given: nobody changes them on the way.
+    may_keep: bool,
 }
 
 impl Reads {
@@ -31,12 +33,17 @@ impl Reads {
 
     /// Reads at a view what a shard owns.
     pub fn of(view: View, ownership: Option<Arc<dyn Ownership>>) -> Self {
-        Reads::under(view, ownership, None)
+        Reads(Arc::new(State { view: Mutex::new(Some(view)), ownership, settings: None, may_keep: false }))
     }
 
-    /// The same under the settings of the query's shape.
+    /// The same for a command that only reads, under the settings of the query's shape.
     pub fn under(view: View, ownership: Option<Arc<dyn Ownership>>, settings: Option<Arc<Settings>>) -> Self {
-        Reads(Arc::new(State { view: Mutex::new(Some(view)), ownership, settings }))
+        Reads(Arc::new(State { view: Mutex::new(Some(view)), ownership, settings, may_keep: true }))
+    }
+
+    /// Whether documents may be kept for a while before they are given.
+    pub(super) fn may_keep(&self) -> bool {
+        self.0.may_keep
     }
 
     /// What was set for queries of the command's shape.

@@ -75,11 +75,13 @@ fn count_keys(node: PlanNode) -> PlanNode {
 fn distinct_scan(query: &Query, collection: &Arc<Collection>) -> Result<Option<PlanNode>> {
     let Some(key) = &query.distinct else { return Ok(None) };
     let filter = FilterPart::whole(query.matcher());
-    if query.hint != Hint::None || matches!(filter.expr(), MatchExpr::AlwaysFalse) {
+    if matches!(query.hint, Hint::Natural(_)) || matches!(filter.expr(), MatchExpr::AlwaysFalse) {
         return Ok(None);
     }
+    let hinted = query.hint.index(collection, query.collator.as_ref())?;
     for index in &collection.indexes {
-        let fits = eligible(index, filter.expr())
+        let fits = hinted.as_ref().is_none_or(|hinted| hinted.name == index.name)
+            && eligible(index, filter.expr())
             && index.partial.is_none()
             && !index.sparse
             && !index.multikey()

@@ -221,6 +221,7 @@ def changed_at_run_time():
                 assert (first["filter"], first["auditAuthorizationSuccess"]) == ({}, False), first
                 command_fails(40414, client.admin, "setAuditConfig", filter={})
                 command_fails(2, client.admin, "setAuditConfig", filter={"$nonesuch": 1}, auditAuthorizationSuccess=True)
+                successes = {"atype": "authCheck", "param.command": "find"}
                 wanted = {"atype": "createCollection"}
                 client.admin.command("setAuditConfig", filter=wanted, auditAuthorizationSuccess=False)
                 now = client.admin.command("getAuditConfig")
@@ -230,10 +231,17 @@ def changed_at_run_time():
                 client.lib.drop_collection("c")
                 assert [event["atype"] for event in events(path)[before:]] == ["createCollection"]
                 by_its_parameter(client, path)
-            server.stop()
-            server.start()
-            with connect(server) as client:
-                wait_for("the filter", lambda: client.admin.command("getAuditConfig")["filter"] == wanted)
+                client.admin.command("setAuditConfig", filter=successes, auditAuthorizationSuccess=True)
+            for end in (server.stop, server.kill):
+                end()
+                server.start()
+                # It holds for the first command.
+                with connect(server) as client:
+                    assert client.lib.first.find_one() is None
+                    now = client.admin.command("getAuditConfig")
+                    assert (now["filter"], now["auditAuthorizationSuccess"]) == (successes, True), now
+                last = events(path, "authCheck")[-1]
+                assert last["param"]["ns"] == "lib.first", last
     with audited() as (server, _), connect(server) as client:
         command_fails(345, client.admin, "getAuditConfig")
         command_fails(345, client.admin, "setAuditConfig", filter={}, auditAuthorizationSuccess=False)

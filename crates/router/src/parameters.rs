@@ -101,15 +101,15 @@ impl Router {
         }
         let find = doc! { "find": "clusterParameters", "readConcern": concern.as_raw() };
         let kept = first_batch(self.directory.run("config", &find, true, go_on)?.as_raw());
+        let of = |name: &str| {
+            let is_it = |kept: &&DocBuf| kept.as_raw().get("_id").and_then(|id| id.as_str()) == Some(name);
+            kept.iter().find(is_it).cloned()
+        };
+        // That nothing was set is known by now, too.
+        if let Some(audit) = self.front().audit.as_ref().filter(|audit| audit.runtime) {
+            audit.take_over(|| Ok(of(AUDIT_CONFIG)));
+        }
         if told.kept != kept {
-            let of = |name: &str| {
-                let is_it =
-                    |kept: &&DocBuf| kept.as_raw().get("_id").and_then(|id| id.as_str()) == Some(name);
-                kept.iter().find(is_it).cloned()
-            };
-            if let Some(audit) = self.front().audit.as_ref().filter(|audit| audit.runtime) {
-                audit.take_over(|| Ok(of(AUDIT_CONFIG)));
-            }
             self.query_settings.refresh(|| Ok(of(PARAMETER).unwrap_or_default()))?;
             *told = Told::of(kept);
         }

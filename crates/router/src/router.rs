@@ -94,6 +94,8 @@ impl Router {
     pub fn new(front: Arc<Front>, config: &SetAddress) -> Arc<Self> {
         let most = front.parameters.int("maxSessions").max(1) as usize;
         let clock = Arc::<Clock>::default();
+        // What `setAuditConfig` has set is asked for as soon as the config servers answer.
+        front.audit.iter().for_each(|audit| audit.await_config());
         Arc::new(Router {
             directory: Directory::new(ReplicaSet::new(config, &front.membership), clock.clone()),
             clock,

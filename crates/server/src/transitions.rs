@@ -8,6 +8,7 @@ use sheaf_errors::{Code, Result, bail};
 use sheaf_replica::Host;
 use sheaf_shard::TransactionId;
 
+use crate::commands::admin::parameters;
 use crate::first_start;
 use crate::node::Node;
 use crate::session::{LogicalSessionId, Session, SessionState, TxnState};
@@ -49,6 +50,8 @@ impl Host for Node {
         // The only voter of a set may lead before its start has come to this.
         self.wait_for_engine();
         self.role_changes.fetch_add(1, Ordering::AcqRel);
+        // What came with the log last.
+        parameters::refresh(self);
         if let Some(sharding) = self.sharding() {
             sharding.role_changed();
         }

@@ -17,7 +17,7 @@ mod size;
 use std::cell::Cell;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock};
 use sheaf_bson::json::{self, Style};
@@ -42,6 +42,8 @@ pub struct Audit {
     /// Room for the event of the server's end.
     last: AtomicU64,
     config: RwLock<Arc<AuditConfig>>,
+    /// What is kept elsewhere has not come yet: until then nothing is left out.
+    awaits: AtomicBool,
     /// One changes it at a time.
     changing: Mutex<()>,
 }
@@ -111,6 +113,7 @@ impl Audit {
             sink,
             last,
             config: RwLock::new(config),
+            awaits: AtomicBool::new(false),
             changing: Mutex::default(),
         })
     }
@@ -124,13 +127,25 @@ impl Audit {
     pub fn take_over(&self, kept: impl FnOnce() -> Result<Option<DocBuf>>) {
         // What was read before must not come after.
         let _turn = self.changing.lock();
-        let Ok(Some(kept)) = kept() else { return };
-        let time = match kept.as_raw().get_or_missing("clusterParameterTime") {
+        let Ok(kept) = kept() else { return };
+        if let Some(kept) = kept {
+            self.obey(kept.as_raw());
+        }
+        self.awaits.store(false, Ordering::Relaxed);
+    }
+
+    /// What was set before this start is kept elsewhere, and [taken over](Audit::take_over) once it is known.
+    pub fn await_config(&self) {
+        self.awaits.store(self.runtime, Ordering::Relaxed);
+    }
+
+    fn obey(&self, kept: RawDoc<'_>) {
+        let time = match kept.get_or_missing("clusterParameterTime") {
             Value::Timestamp(time) => time,
             _ => Timestamp(0),
         };
         if time != self.config().time
-            && let Ok(config) = AuditConfig::read(kept.as_raw(), time)
+            && let Ok(config) = AuditConfig::read(kept, time)
         {
             *self.config.write() = Arc::new(config);
         }
@@ -138,7 +153,7 @@ impl Audit {
 
     /// Whether allowed commands are written down.
     pub fn wants_successes(&self) -> bool {
-        self.config.read().authorization_success
+        self.config.read().authorization_success || self.awaits.load(Ordering::Relaxed)
     }
 
     /// Appends an event, if the filter wants it; gives the place up to which [`Audit::settle`] has to wait. Nothing has been promised for it.
@@ -379,6 +394,27 @@ mod tests {
         // A rollback may bring back an earlier one.
         audit.take_over(|| Ok(Some(only_users(1))));
         assert!(audit.config().time == Timestamp(1) && !audit.wants_successes());
+    }
+
+    #[test]
+    fn nothing_is_left_out_until_it_is_known_what_may_be() {
+        let folder = tempfile::tempdir().unwrap();
+        let options = AuditOptions { runtime: true, ..options(folder.path(), Format::Json, None) };
+        let audit = Audit::open(&options).unwrap();
+        assert!(!audit.wants_successes());
+        audit.await_config();
+        assert!(audit.wants_successes());
+        audit.take_over(|| Err(Error::new(Code::HOST_UNREACHABLE, "the config servers are not there")));
+        assert!(audit.wants_successes());
+        audit.take_over(|| Ok(None));
+        assert!(!audit.wants_successes());
+        audit.await_config();
+        audit.take_over(|| Ok(Some(only_users(2))));
+        assert!(!audit.wants_successes() && audit.config().time == Timestamp(2));
+        // What the settings say is not kept elsewhere.
+        let fixed = Audit::open(&AuditOptions { runtime: false, ..options }).unwrap();
+        fixed.await_config();
+        assert!(!fixed.wants_successes());
     }
 
     #[test]

@@ -50,6 +50,8 @@ async fn live(node: &Arc<Node>, settings: &Settings, process: Process) -> Result
     node.set_engine(engine.clone());
     watch_memory(node);
     note_start(node);
+    // What was set before holds for the first command already.
+    tokio::task::block_in_place(|| sheaf_server::commands::admin::parameters::refresh(node));
     if process == Process::Own {
         write_pid(settings)?;
         serve_metrics(node, settings).await?;

@@ -169,6 +169,8 @@ class Server:
     def cleanup(self):
         """Ends the process and removes what it left, unless $SHEAF_KEEP asks to keep it. No password of the tests may stand in its log."""
         self.kill()
+        # Whoever was killed could not remove it.
+        pathlib.Path(tempfile.gettempdir(), f"mongodb-{self.port}.sock").unlink(missing_ok=True)
         leaked = secrets_in(self.log_path)
         self._remove()
         if leaked:

@@ -34,10 +34,6 @@ struct Source {
 }
 
 impl Source {
-    fn is_of(&self, catalog: &Arc<Catalog>) -> bool {
-        std::ptr::eq(self.catalog.as_ptr(), Arc::as_ptr(catalog))
-    }
-
     fn is_unchanged(&self) -> bool {
         self.versions == self.collections.each_ref().map(version)
     }
@@ -105,9 +101,8 @@ impl KnownAccounts {
     /// A number that is another one as soon as a user or a role has changed.
     pub fn state(&self, engine: &Engine) -> u64 {
         {
-            let catalog = engine.catalog();
             let source = self.source.read();
-            if source.is_of(&catalog) && source.is_unchanged() {
+            if engine.shows(&source.catalog) && source.is_unchanged() {
                 return source.number;
             }
         }

@@ -1,7 +1,7 @@
 //! The public face: an open data folder.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 use sheaf_bson::{DocBuf, RawDoc};
@@ -74,6 +74,11 @@ impl Engine {
     /// The newest catalog, without taking a snapshot.
     pub fn catalog(&self) -> Arc<Catalog> {
         self.core().published.catalog()
+    }
+
+    /// Whether this is the newest catalog still.
+    pub fn shows(&self, catalog: &Weak<Catalog>) -> bool {
+        self.core().published.shows(catalog)
     }
 
     /// Starts a group of plain writes (each document atomic by itself).

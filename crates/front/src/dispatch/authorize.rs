@@ -32,15 +32,14 @@ pub fn fresh(request: &Request<'_>) -> Result<()> {
 ///
 /// Errors: `Unauthorized`, if this command is none of it; those of reading users and roles.
 pub fn rights(request: &Request<'_>) -> Result<Rights> {
-    if request.client.access.lock().is_server {
-        return Ok(Rights::everything());
-    }
-    let tells = tells_by_first_element(&request.command.spec.privileges);
-    if tells
+    // Most commands are what the connection has been allowed before, so that is looked for first.
+    if let Some(account) = sasl::allowed_again(request)
         && !asks_for_more(request)
-        && let Some(account) = sasl::allowed_again(request)
     {
         return Ok(Rights::of(account));
+    }
+    if request.client.access.lock().is_server {
+        return Ok(Rights::everything());
     }
     let account = sasl::account(request)?;
     let is_known = account.is_some();
@@ -61,7 +60,9 @@ pub fn rights(request: &Request<'_>) -> Result<Rights> {
     if !allowed {
         return Err(refused(request));
     }
-    if tells && let Some(account) = &account {
+    if let Some(account) = &account
+        && tells_by_first_element(&request.command.spec.privileges)
+    {
         sasl::remember(request, account);
     }
     Ok(rights)
@@ -116,9 +117,10 @@ pub fn between_servers(request: &Request<'_>) -> Result<()> {
 ///
 /// Errors: `Unauthorized`.
 pub fn of_cursor(request: &Request<'_>) -> Result<()> {
-    let Some(account) = request.rights.account().filter(|_| request.command.name == "getMore") else {
+    if request.command.name != "getMore" {
         return Ok(());
-    };
+    }
+    let Some(account) = request.rights.account() else { return Ok(()) };
     let id = request.body.iter().next().and_then(|first| first.value().as_exact_i64());
     // The command says itself what there is not, and what is another user's.
     let info = id.and_then(|id| request.role.cursors().info(id));

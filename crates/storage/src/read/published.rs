@@ -5,7 +5,8 @@
 //! and the position, and reads the catalog again where it changed meanwhile.
 
 use std::fs::File;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::{Arc, Weak};
 
 use arc_swap::{ArcSwap, Guard};
 
@@ -25,6 +26,8 @@ pub(crate) struct Published {
     /// The plans chosen for queries' shapes.
     pub plans: ChosenPlans,
     catalog: ArcSwap<Catalog>,
+    /// Where that is, for who asks whether it is still the same.
+    shown: AtomicPtr<Catalog>,
     last: Mutex<{ rank::LAST }, OpTime>,
     /// The data folder is this process's as long as anybody can read it.
     _lock: File,
@@ -40,8 +43,10 @@ impl Published {
         at: OpTime,
     ) -> Published {
         let plans = ChosenPlans::default();
-        let catalog = ArcSwap::from_pointee(catalog);
-        Published { db, oplog, plans, catalog, last: Mutex::new(at), _lock: lock }
+        let catalog = Arc::new(catalog);
+        let shown = AtomicPtr::new(Arc::as_ptr(&catalog).cast_mut());
+        let catalog = ArcSwap::new(catalog);
+        Published { db, oplog, plans, catalog, shown, last: Mutex::new(at), _lock: lock }
     }
 
     /// The newest catalog, to be kept.
@@ -64,7 +69,14 @@ impl Published {
             before.version()
         );
         drop(before);
+        let shown = Arc::as_ptr(&catalog).cast_mut();
         self.catalog.store(catalog);
+        self.shown.store(shown, Ordering::Release);
+    }
+
+    /// Whether this is the newest catalog. That it is held, if weakly, keeps another one from being made at its place.
+    pub fn shows(&self, catalog: &Weak<Catalog>) -> bool {
+        std::ptr::eq(self.shown.load(Ordering::Acquire), catalog.as_ptr())
     }
 
     /// Position of the newest commit.

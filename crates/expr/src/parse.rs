@@ -144,7 +144,7 @@ fn parse_fields(doc: RawDoc<'_>, cx: &mut ParseCx) -> Result<Expr> {
     }
     let expr = Expr(Node::Object(fields.into()));
     Ok(match &expr.0 {
-        Node::Object(fields) if fields.iter().all(|(_, field)| field.constant().is_some()) => fold(&expr),
+        Node::Object(fields) if fields.iter().all(|(_, field)| field.constant().is_some()) => fold(&expr)?,
         _ => expr,
     })
 }
@@ -153,13 +153,13 @@ fn parse_array(array: RawDoc<'_>, cx: &mut ParseCx) -> Result<Expr> {
     let items = array.values().map(|item| Expr::parse(item, cx)).collect::<Result<Vec<_>>>()?;
     let fixed = items.iter().all(|item| item.constant().is_some());
     let expr = Expr(Node::Array(items.into()));
-    Ok(if fixed { fold(&expr) } else { expr })
+    Ok(if fixed { fold(&expr)? } else { expr })
 }
 
-/// The constant of an object or array of constants, whose evaluation cannot fail.
-fn fold(expr: &Expr) -> Expr {
+/// The constant of an object or array of constants. Its evaluation fails only where the operation has to end, or has no memory for it.
+fn fold(expr: &Expr) -> Result<Expr> {
     let arena = bumpalo::Bump::new();
-    Expr::literal(expr.eval(RawDoc::EMPTY, &crate::Env::new(&arena)).unwrap_or(Value::Null))
+    Ok(Expr::literal(expr.eval(RawDoc::EMPTY, &crate::Env::new(&arena))?))
 }
 
 /// Parses `$a.b` or `$$name.a.b`.

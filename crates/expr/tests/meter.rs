@@ -267,3 +267,17 @@ fn compiled_patterns_count() {
     assert_eq!(ended.unwrap_err().code(), Code::EXCEEDED_MEMORY_LIMIT);
     assert_eq!(process.used(), 0);
 }
+
+#[test]
+fn constants_for_which_there_is_no_memory_are_no_null() {
+    let text = "x".repeat(100_000);
+    let list = DocBuf::build(|out| {
+        let mut items = out.array("");
+        (0..100).for_each(|_| _ = items.push(&*text));
+    });
+    let process = Process::new(8 << 20, 8 << 20);
+    let _entered = sheaf_meter::enter(Meter::background(&process));
+    let error =
+        Expr::parse(list.as_raw().get_or_missing(""), &mut ParseCx::new()).expect_err("it is too large");
+    assert_eq!(error.code(), Code::EXCEEDED_MEMORY_LIMIT, "{error:?}");
+}

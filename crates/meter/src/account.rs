@@ -1,5 +1,6 @@
 //! Memory: what each operation has, and what all of them have together.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
@@ -137,30 +138,36 @@ impl Process {
         listed.push(Arc::downgrade(account));
     }
 
-    /// Has the largest accounts end until those that end have so many bytes together; says how many were told to, and
+    /// Has the largest accounts of those end who have most together, until what ends has so many bytes; says how many were told to, and
     /// how much they have. Their memory comes back when they end: at once, where nobody works for them.
     pub fn shed(&self, bytes: u64) -> (usize, u64) {
         self.shed_others(bytes, None)
     }
 
     fn shed_others(&self, bytes: u64, spared: Option<&Account>) -> (usize, u64) {
-        let mut accounts: Vec<Arc<Account>> = {
+        let accounts: Vec<Arc<Account>> = {
             let mut listed = self.listed.lock();
             listed.retain(|account| account.strong_count() > 0);
             listed.iter().filter_map(Weak::upgrade).collect()
         };
-        let mut coming: u64 = accounts.iter().filter(|account| account.is_shed()).map(|one| one.used()).sum();
-        accounts
-            .retain(|account| !account.is_shed() && !spared.is_some_and(|one| std::ptr::eq(one, &**account)));
-        // By what they have now: it changes while they are sorted.
-        let mut accounts: Vec<(u64, Arc<Account>)> =
-            accounts.into_iter().map(|account| (account.used(), account)).collect();
-        accounts.sort_by_key(|(used, _)| std::cmp::Reverse(*used));
-        let (mut count, mut shed) = (0, 0);
-        for (used, account) in accounts {
-            if coming >= bytes || used == 0 {
-                break;
+        let mut coming = 0;
+        let mut owners = HashMap::<u64, OfOwner>::new();
+        for account in accounts {
+            // By what they have now: it changes while they are sorted.
+            let used = account.may_come();
+            if account.is_shed() {
+                coming += used;
+            } else if used > 0 && !spared.is_some_and(|one| std::ptr::eq(one, &*account)) {
+                owners.entry(account.owner).or_default().add(used, account);
             }
+        }
+        owners.values_mut().for_each(|own| own.accounts.sort_by_key(|(used, _)| *used));
+        let (mut count, mut shed) = (0, 0);
+        while coming < bytes
+            && let Some(most) = owners.values_mut().max_by_key(|own| own.bytes)
+            && let Some((used, account)) = most.accounts.pop()
+        {
+            most.bytes -= used;
             account.shed();
             coming += used;
             count += 1;
@@ -169,9 +176,9 @@ impl Process {
         (count, shed)
     }
 
-    /// Makes room for `asking`, with which `total` bytes are in use, by having the largest accounts end.
+    /// Makes room for `asking`, with which `total` bytes are in use, by having others end, those first who have most.
     ///
-    /// Errors: `ExceededMemoryLimit`, where `asking` is the largest itself, or memory is over the limit by more than
+    /// Errors: `ExceededMemoryLimit`, where `asking` is among these itself, or memory is over the limit by more than
     /// a quarter and cannot wait for others to end.
     fn make_room(&self, asking: &Account, total: u64) -> Result<()> {
         let small = asking.used() <= SMALL_BYTES;
@@ -186,6 +193,20 @@ impl Process {
             Code::EXCEEDED_MEMORY_LIMIT,
             format!("The memory for operations, {} bytes, is in use", self.limit),
         )
+    }
+}
+
+/// What one owner has that may be shed.
+#[derive(Default)]
+struct OfOwner {
+    bytes: u64,
+    accounts: Vec<(u64, Arc<Account>)>,
+}
+
+impl OfOwner {
+    fn add(&mut self, used: u64, account: Arc<Account>) {
+        self.bytes += used;
+        self.accounts.push((used, account));
     }
 }
 
@@ -248,7 +269,11 @@ type OnShed = Box<dyn Fn() + Send + Sync>;
 pub struct Account {
     process: Arc<Process>,
     limit: u64,
+    /// Whose it is; 0 if that is not known.
+    owner: u64,
     used: AtomicU64,
+    /// What of it does not come back when its owner ends.
+    lost: AtomicU64,
     shed: AtomicBool,
     listed: AtomicBool,
     on_shed: Mutex<Option<OnShed>>,
@@ -260,12 +285,23 @@ impl Account {
         Self::with_limit(process, process.operation_limit)
     }
 
+    /// The same for somebody's operation: who has most, all accounts together, is the first to be shed.
+    pub(crate) fn of_owner(process: &Arc<Process>, owner: u64) -> Arc<Self> {
+        Self::make(process, process.operation_limit, owner)
+    }
+
     /// An account with a limit of its own.
     pub fn with_limit(process: &Arc<Process>, limit: u64) -> Arc<Self> {
+        Self::make(process, limit, 0)
+    }
+
+    fn make(process: &Arc<Process>, limit: u64, owner: u64) -> Arc<Self> {
         Arc::new(Account {
             process: process.clone(),
             limit,
+            owner,
             used: AtomicU64::new(0),
+            lost: AtomicU64::new(0),
             shed: AtomicBool::new(false),
             listed: AtomicBool::new(false),
             on_shed: Mutex::default(),
@@ -281,6 +317,21 @@ impl Account {
     /// Bytes in use.
     pub fn used(&self) -> u64 {
         self.used.load(Ordering::Relaxed)
+    }
+
+    /// So many of its bytes stay in use when its operation ends, until they are [found](Self::found).
+    pub fn lose(&self, bytes: u64) {
+        self.lost.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Bytes that were lost will be given back.
+    pub fn found(&self, bytes: u64) {
+        take_off(&self.lost, bytes);
+    }
+
+    /// What comes back when its owner ends.
+    fn may_come(&self) -> u64 {
+        self.used().saturating_sub(self.lost.load(Ordering::Relaxed))
     }
 
     /// Whether it has had so much at some time that it is worth mentioning.
@@ -400,6 +451,11 @@ impl Held {
     /// Bytes that it holds.
     pub fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    /// Of which account.
+    pub fn account(&self) -> Option<&Arc<Account>> {
+        self.account.as_ref()
     }
 
     /// Takes `bytes` from the same account, whoever asks now: for what is made later and lives as long.

@@ -99,6 +99,7 @@ pub fn shield() -> Entered {
 
 /// Like [`enter`], for an operation that others mind when it is long.
 pub fn enter_as(meter: Arc<Meter>, conduct: Conduct) -> Entered {
+    meter.set_owner(conduct.owner);
     install(Some(meter), conduct)
 }
 
@@ -240,7 +241,7 @@ pub fn pause(time: Duration) -> Result<()> {
 
 /// Whose operation the thread works for; 0 if that is not known.
 pub fn owner() -> u64 {
-    SLICE.get().conduct.owner
+    CURRENT.with(|current| current.borrow().as_ref().map_or(0, |meter| meter.owner()))
 }
 
 /// Waits until `done`, for what another thread does in the operation's name: that one [unparks](std::thread::Thread::unpark)

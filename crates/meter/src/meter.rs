@@ -34,6 +34,8 @@ pub struct Meter {
     /// Whether there is an account, so that a new operation need not lock to find none.
     has_account: AtomicBool,
     account: Mutex<Option<Arc<Account>>>,
+    /// See [`Conduct::owner`](crate::Conduct).
+    owner: AtomicU64,
     /// The thread that waits for the operation's turn.
     waiting: Mutex<Option<Thread>>,
 }
@@ -60,6 +62,7 @@ impl Meter {
             deadline: AtomicU64::new(NEVER),
             has_account: AtomicBool::new(false),
             account: Mutex::default(),
+            owner: AtomicU64::new(0),
             waiting: Mutex::default(),
         })
     }
@@ -102,6 +105,15 @@ impl Meter {
         }
     }
 
+    /// Whose its operation is; 0 if that is not known.
+    pub fn owner(&self) -> u64 {
+        self.owner.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_owner(&self, owner: u64) {
+        self.owner.store(owner, Ordering::Relaxed);
+    }
+
     /// The memory of all operations.
     pub fn process(&self) -> &Arc<Process> {
         &self.process
@@ -111,7 +123,7 @@ impl Meter {
     pub fn account(&self) -> Arc<Account> {
         let mut account = self.account.lock();
         self.has_account.store(true, Ordering::Relaxed);
-        account.get_or_insert_with(|| Account::new(&self.process)).clone()
+        account.get_or_insert_with(|| Account::of_owner(&self.process, self.owner())).clone()
     }
 
     /// Whether the operation has had much memory at some time.

@@ -363,3 +363,45 @@ fn trees_outside_any_operation_are_free() {
     let ((), held) = growing(|| grow(usize::MAX / 2)).unwrap();
     drop(held);
 }
+
+#[test]
+fn who_has_most_together_makes_room_for_others() {
+    let mega = 1 << 20;
+    let process = Process::new(100 * mega, 50 * mega);
+    let of = |owner| {
+        let meter = Meter::background(&process);
+        drop(crate::enter_as(meter.clone(), Conduct { owner, ..Conduct::FREE }));
+        meter
+    };
+    // Many small cursors of one user, which nobody works for: they are killed.
+    let cursors = Arc::new(parking_lot::Mutex::new(Vec::new()));
+    for at in 0..24 {
+        let account = of(7).account();
+        cursors.lock().push(Some(account.reserve(4 * mega).expect("there is room")));
+        let kept = cursors.clone();
+        account.on_shed(move || kept.lock()[at] = None);
+    }
+    let other = of(8);
+    let held = other.reserve(8 * mega).expect("it is the largest, but not its owner's the most");
+    other.check().unwrap();
+    assert_eq!(cursors.lock().iter().flatten().count(), 23);
+    let _more = other.reserve(30 * mega).expect("room is made");
+    // Those of the same owner are shed by size.
+    drop(held);
+    let own = of(7);
+    let error = own.reserve(20 * mega).expect_err("its owner has the most, and it has the most of it");
+    assert_eq!(error.code(), Code::EXCEEDED_MEMORY_LIMIT);
+}
+
+#[test]
+fn what_does_not_come_back_is_not_waited_for() {
+    let process = Process::new(100 << 20, 100 << 20);
+    let (lost, other) = (Account::new(&process), Account::new(&process));
+    let _held = lost.reserve(60 << 20).unwrap();
+    let _own = other.reserve(10 << 20).unwrap();
+    lost.lose(60 << 20);
+    assert_eq!(process.shed(5 << 20), (1, 10 << 20));
+    assert!(other.is_shed() && !lost.is_shed());
+    lost.found(60 << 20);
+    assert_eq!(process.shed(50 << 20), (1, 60 << 20));
+}

@@ -16,7 +16,9 @@
 #![forbid(unsafe_code)]
 
 mod brief;
+mod emitted;
 mod from_js;
+mod places;
 mod sandbox;
 mod source;
 #[cfg(test)]
@@ -26,7 +28,8 @@ mod worker;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-pub use sandbox::{Emitted, Function, Sandbox, Script};
+pub use emitted::Emitted;
+pub use sandbox::{Function, Sandbox, Script};
 
 /// A sandbox has at most so much memory, in bytes.
 pub const MAX_HEAP_BYTES: usize = 512 << 20;

@@ -281,10 +281,13 @@
         }
         natives.sleep(milliseconds);
     });
-    define("emit", function emit(key, value) {
-        if (arguments.length !== 2) throw new Error("emit takes 2 args");
-        natives.emit(key, value);
-    });
+    // Only map functions have it.
+    if (natives.emit) {
+        define("emit", function emit(key, value) {
+            if (arguments.length !== 2) throw new Error("emit takes 2 args");
+            natives.emit(key, value);
+        });
+    }
 
     return {
         long: (exact) => { const made = Object.create(NumberLong.prototype); hide(made, "$v", exact); return made; },

@@ -18,7 +18,9 @@ use sheaf_meter::Held;
 
 use crate::MAX_HEAP_BYTES;
 use crate::brief::{SMALL_BYTES, is_brief};
+use crate::emitted::Emitted;
 use crate::from_js::{Failure, FromJs};
+use crate::places::{Heap, may_grow};
 use crate::source::{forms, is_function};
 use crate::to_js::ToJs;
 use crate::worker;
@@ -36,9 +38,6 @@ const PRELUDE: &str = include_str!("prelude.js");
 
 /// The place of what the prelude gives us among a sandbox's globals.
 const OWN: &str = "$sandbox";
-
-/// What `emit` was called with: keys and values.
-pub type Emitted = Vec<(OwnedValue, OwnedValue)>;
 
 /// A runtime of its own for a client's functions.
 pub struct Sandbox {
@@ -60,11 +59,29 @@ struct Shared {
 struct Engine {
     context: Context,
     runtime: Runtime,
-    heap_bytes: usize,
+    /// What the heap may have.
+    heap: Arc<Heap>,
     /// The operation's account pays for the heap.
     held: Held,
     calls: u32,
     functions: usize,
+}
+
+impl Engine {
+    /// Four times the memory for another attempt.
+    ///
+    /// Errors: `ExceededMemoryLimit`; `JSInterpreterFailure` if it has all that it may have.
+    fn grow(&mut self) -> Result<()> {
+        let more = self.heap.bytes() * 4;
+        if more > MAX_HEAP_BYTES {
+            return Err(failure("InternalError: out of memory".to_owned()));
+        }
+        may_grow(&self.heap, more)?;
+        self.held.set(more as u64)?;
+        self.heap.set(more);
+        self.runtime.set_memory_limit(more);
+        Ok(())
+    }
 }
 
 /// How an attempt ended that gave nothing.
@@ -79,24 +96,37 @@ impl Sandbox {
     ///
     /// Errors: `ExceededMemoryLimit`.
     pub fn new() -> Result<Arc<Sandbox>> {
+        Sandbox::make(false)
+    }
+
+    /// A sandbox whose functions may `emit`.
+    ///
+    /// Errors: `ExceededMemoryLimit`.
+    pub fn of_map() -> Result<Arc<Sandbox>> {
+        Sandbox::make(true)
+    }
+
+    fn make(may_emit: bool) -> Result<Arc<Sandbox>> {
         let held = sheaf_meter::reserve(FIRST_HEAP_BYTES as u64)?;
-        let shared = Arc::new(Shared::default());
+        let emitted = Mutex::new(Emitted::new(sheaf_meter::reserve(0)?));
+        let shared = Arc::new(Shared { emitted, ..Shared::default() });
         let runtime = Runtime::new().map_err(no_engine)?;
         runtime.set_memory_limit(FIRST_HEAP_BYTES);
         runtime.set_max_stack_size(STACK_BYTES);
         let watch = shared.clone();
-        runtime.set_interrupt_handler(Some(Box::new(move || match sheaf_meter::check() {
-            Ok(()) => false,
-            Err(error) => {
-                *watch.stopped.lock() = Some(error);
-                true
+        runtime.set_interrupt_handler(Some(Box::new(move || {
+            let mut stopped = watch.stopped.lock();
+            if stopped.is_none() {
+                *stopped = sheaf_meter::check().err();
             }
+            stopped.is_some()
         })));
         let context = Context::full(&runtime).map_err(no_engine)?;
         // Where the operation's time ends meanwhile, that is why there is none.
         let ended = |error| shared.stopped.lock().take().unwrap_or_else(|| no_engine(error));
-        context.with(|ctx| furnish(&ctx, &shared)).map_err(ended)?;
-        let engine = Engine { context, runtime, heap_bytes: FIRST_HEAP_BYTES, held, calls: 0, functions: 0 };
+        context.with(|ctx| furnish(&ctx, &shared, may_emit)).map_err(ended)?;
+        let heap = Heap::new(FIRST_HEAP_BYTES, held.account().cloned());
+        let engine = Engine { context, runtime, heap, held, calls: 0, functions: 0 };
         Ok(Arc::new(Sandbox { engine: Mutex::new(Some(engine)), shared }))
     }
 
@@ -176,7 +206,7 @@ impl Sandbox {
 
     /// Takes what `emit` was called with since the last time.
     pub fn take_emitted(&self) -> Emitted {
-        std::mem::take(&mut self.shared.emitted.lock())
+        self.shared.emitted.lock().take()
     }
 
     /// Runs what runs clients' code on so many bytes: where the operation can leave it behind, unless it is done in a moment.
@@ -197,7 +227,8 @@ impl Sandbox {
             return Err(failure("the JavaScript engine is still at work for an earlier call".to_owned()));
         };
         let shared = self.shared.clone();
-        let (engine, outcome) = worker::run(move || {
+        let heap = engine.heap.clone();
+        let (engine, outcome) = worker::run(&heap, move || {
             let outcome = shared.until_it_fits(&mut engine, attempt);
             (engine, outcome)
         })?;
@@ -215,21 +246,29 @@ impl Shared {
     ) -> Result<T> {
         let emitted = self.emitted.lock().len();
         loop {
-            match attempt(engine, self) {
+            let outcome = self.finished(attempt(engine, self));
+            if outcome.is_err() {
+                self.emitted.lock().truncate(emitted);
+            }
+            match outcome {
                 Ok(value) => return Ok(value),
                 Err(Ended::Failed(error)) => return Err(error),
-                Err(Ended::OutOfMemory) if engine.heap_bytes * 4 > MAX_HEAP_BYTES => {
-                    return Err(failure("InternalError: out of memory".to_owned()));
-                }
-                Err(Ended::OutOfMemory) => {
-                    let more = engine.heap_bytes * 4;
-                    engine.held.set(more as u64)?;
-                    engine.runtime.set_memory_limit(more);
-                    engine.heap_bytes = more;
-                    self.emitted.lock().truncate(emitted);
-                }
+                Err(Ended::OutOfMemory) => engine.grow()?,
             }
         }
+    }
+
+    /// Who has caught what he was to end with has ended nevertheless.
+    fn finished<T>(&self, outcome: std::result::Result<T, Ended>) -> std::result::Result<T, Ended> {
+        let value = outcome?;
+        self.stopped.lock().take().map_or(Ok(value), |error| Err(Ended::Failed(error)))
+    }
+
+    /// Has the function end with this error, whether it catches what is thrown or not.
+    fn stop(&self, ctx: &Ctx<'_>, error: Error) -> EngineError {
+        let thrown = rquickjs::Exception::throw_message(ctx, error.message());
+        *self.stopped.lock() = Some(error);
+        thrown
     }
 
     fn failed(&self, ctx: &Ctx<'_>, failure: Failure) -> Ended {
@@ -424,15 +463,19 @@ fn own<'js>(ctx: &Ctx<'js>) -> rquickjs::Result<Object<'js>> {
 }
 
 /// Evaluates the prelude, which finds our own functions, and keeps what it gives.
-fn furnish(ctx: &Ctx<'_>, shared: &Arc<Shared>) -> rquickjs::Result<()> {
-    ctx.globals().set("$natives", natives(ctx, shared.clone())?)?;
+fn furnish(ctx: &Ctx<'_>, shared: &Arc<Shared>, may_emit: bool) -> rquickjs::Result<()> {
+    let natives = natives(ctx, shared)?;
+    if may_emit {
+        natives.set("emit", emit(ctx, shared.clone())?)?;
+    }
+    ctx.globals().set("$natives", natives)?;
     let own: Object<'_> = ctx.eval(PRELUDE)?;
     own.set("functions", Object::new(ctx.clone())?)?;
     ctx.globals().prop(OWN, Property::from(own))
 }
 
 /// What the prelude cannot do itself.
-fn natives<'js>(ctx: &Ctx<'js>, shared: Arc<Shared>) -> rquickjs::Result<Object<'js>> {
+fn natives<'js>(ctx: &Ctx<'js>, shared: &Arc<Shared>) -> rquickjs::Result<Object<'js>> {
     let natives = Object::new(ctx.clone())?;
     let decimal = |ctx: Ctx<'js>, text: String| -> rquickjs::Result<String> {
         match text.parse::<Decimal128>() {
@@ -450,27 +493,27 @@ fn natives<'js>(ctx: &Ctx<'js>, shared: Arc<Shared>) -> rquickjs::Result<Object<
         // Nothing of a `NaN`.
         let seconds = if milliseconds > 0.0 { milliseconds / 1000.0 } else { 0.0 };
         let time = Duration::from_secs_f64(seconds.min(LONGEST_SLEEP_SECONDS));
-        sheaf_meter::pause(time).map_err(|error| {
-            let thrown = rquickjs::Exception::throw_message(&ctx, error.message());
-            *stopped.stopped.lock() = Some(error);
-            thrown
-        })
+        sheaf_meter::pause(time).map_err(|error| stopped.stop(&ctx, error))
     };
     natives.set("sleep", JsFunction::new(ctx.clone(), sleep)?)?;
+    Ok(natives)
+}
+
+/// What a map function hands its pairs to.
+fn emit<'js>(ctx: &Ctx<'js>, shared: Arc<Shared>) -> rquickjs::Result<JsFunction<'js>> {
     let emit = move |ctx: Ctx<'js>, key: Js<'js>, value: Js<'js>| -> rquickjs::Result<()> {
         let makers = own(&ctx)?;
         let from = FromJs { makers: &makers, sources: &[], call: 0 };
         match from.owned(&key).and_then(|key| Ok((key, from.owned(&value)?))) {
-            Ok(pair) => shared.emitted.lock().push(pair),
-            Err(Failure::Engine(error)) => return Err(error),
-            Err(Failure::Client(error)) => {
-                return Err(rquickjs::Exception::throw_message(&ctx, error.message()));
+            Ok(pair) => {
+                let kept = shared.emitted.lock().push(pair);
+                kept.map_err(|error| shared.stop(&ctx, error))
             }
+            Err(Failure::Engine(error)) => Err(error),
+            Err(Failure::Client(error)) => Err(rquickjs::Exception::throw_message(&ctx, error.message())),
         }
-        Ok(())
     };
-    natives.set("emit", JsFunction::new(ctx.clone(), emit)?)?;
-    Ok(natives)
+    JsFunction::new(ctx.clone(), emit)
 }
 
 /// A runtime that could not be made, for want of memory.

@@ -220,7 +220,7 @@ fn memory_is_paid_for_and_bounded() {
 
 #[test]
 fn emitted_pairs_are_as_they_were_then() {
-    let sandbox = Sandbox::new().unwrap();
+    let sandbox = Sandbox::of_map().unwrap();
     sandbox.set_global("f", Value::Int32(3)).unwrap();
     let map = sandbox
         .add("function() { var v = {n: this.x * f}; emit(this.k, v); v.n = 0; emit('end', v) }")
@@ -234,4 +234,27 @@ fn emitted_pairs_are_as_they_were_then() {
     assert_eq!(pairs[0].1, OwnedValue::from(Value::Document(doc! {"n": 6.0}.as_raw())));
     assert!(sandbox.take_emitted().is_empty());
     let _: Arc<Sandbox> = sandbox;
+}
+
+#[test]
+fn what_is_emitted_is_paid_for_and_bounded() {
+    let process = Process::new(1 << 30, 64 << 20);
+    let meter = Meter::background(&process);
+    let _entered = sheaf_meter::enter(meter);
+    let sandbox = Sandbox::of_map().unwrap();
+    let map = sandbox
+        .add("function() { let s = 'x'.repeat(1e6); for (let i = 0; i < this.n; i++) { try { emit(i, s) } catch (e) {} } }")
+        .unwrap();
+    let before = process.used();
+    map.call(doc! {"n": 20}.as_raw(), &[]).unwrap();
+    assert!(process.used() > before + 20_000_000, "{} bytes", process.used() - before);
+    drop(sandbox.take_emitted());
+    assert_eq!(process.used(), before);
+    // It cannot catch that.
+    let error = map.call(doc! {"n": 1_000_000_000}.as_raw(), &[]).expect_err("that is too much");
+    assert_eq!(error.code(), Code::EXCEEDED_MEMORY_LIMIT, "{error:?}");
+
+    let unknown = Script::new("function() { emit(1, 2) }").unwrap().call(RawDoc::EMPTY, &[]);
+    let error = unknown.expect_err("it is no map function");
+    assert!(error.message().contains("emit is not defined"), "{error:?}");
 }

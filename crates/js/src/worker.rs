@@ -3,8 +3,8 @@
 //! The engine asks the meter between its steps, not within one, and a step may be a comparison of two long strings or a sort:
 //! milliseconds each, and ten thousand of them from one look to the next. So a function runs on a thread that only waits for functions.
 //! Its operation waits with its own meter, and goes on without it when the operation has to end and the function does not heed that.
-//! Who is left behind keeps its sandbox, whose memory stays paid, has the processor last, and is bounded in number: such a step may be
-//! without end, so what one user leaves behind takes no other's share.
+//! Who is left behind keeps its sandbox, whose memory stays paid, has the processor last, and is bounded in number and memory: such a step may be
+//! without end, so what one user leaves behind takes no other's share ([`places`]).
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -17,11 +17,7 @@ use parking_lot::Mutex;
 use sheaf_errors::{Code, Error, Result};
 use sheaf_meter::Meter;
 
-/// So many functions may run at a time, those that were left behind included...
-const MOST: usize = 256;
-
-/// ...and so many of one user, or of all of whom nobody knows who they are.
-const MOST_OF_ONE: usize = 16;
+use crate::places::{self, Heap};
 
 /// How long an operation that has to end waits for its function to heed that.
 const GRACE: Duration = Duration::from_millis(100);
@@ -29,7 +25,7 @@ const GRACE: Duration = Duration::from_millis(100);
 /// A thread that nobody has given work for so long ends.
 const IDLE: Duration = Duration::from_secs(10);
 
-/// Between two looks of who may not leave any more functions behind.
+/// Between two looks of a thread whether anybody knows it still.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// So long who waits for the other looks without sleeping: a call and the next one are mostly nearer than that, and waking takes as long.
@@ -37,58 +33,6 @@ const SOON: Duration = Duration::from_micros(20);
 
 /// Conversions go as deep as documents may be nested, beside what the engine's own stack may be.
 const STACK_BYTES: usize = 4 << 20;
-
-static PLACES: Mutex<Places> = Mutex::new(Places { taken: Vec::new(), abandoned: Vec::new() });
-
-/// Who runs functions, each owner as often as he has one.
-struct Places {
-    /// All.
-    taken: Vec<u64>,
-    /// Those that run for operations that have ended.
-    abandoned: Vec<u64>,
-}
-
-fn count(owners: &[u64], owner: u64) -> usize {
-    owners.iter().filter(|other| **other == owner).count()
-}
-
-fn remove(owners: &mut Vec<u64>, owner: u64) {
-    let at = owners.iter().position(|other| *other == owner).expect("who gives a place back has taken it");
-    owners.swap_remove(at);
-}
-
-impl Places {
-    /// Whether the owner had a place to take. `None`: what is left behind has all.
-    fn take(&mut self, owner: u64) -> Option<bool> {
-        if self.abandoned.len() >= MOST || count(&self.abandoned, owner) >= MOST_OF_ONE {
-            return None;
-        }
-        let free = self.taken.len() < MOST && count(&self.taken, owner) < MOST_OF_ONE;
-        if free {
-            self.taken.push(owner);
-        }
-        Some(free)
-    }
-}
-
-/// Takes a place; who finds none waits for one, as long as his operation may.
-///
-/// Errors: `JSInterpreterFailure` while too many are left behind; what the operation has to end with.
-fn take_place(owner: u64) -> Result<()> {
-    loop {
-        let took = PLACES.lock().take(owner);
-        match took {
-            Some(true) => return Ok(()),
-            Some(false) => sheaf_meter::pause(LOOK)?,
-            None => {
-                return Err(Error::new(
-                    Code::JS_INTERPRETER_FAILURE,
-                    "too many functions whose operations have ended are still at work in the JavaScript engine",
-                ));
-            }
-        }
-    }
-}
 
 /// Threads without work; who was last at work is first.
 static IDLERS: Mutex<Vec<Arc<Worker>>> = Mutex::new(Vec::new());
@@ -119,14 +63,16 @@ struct Call<T> {
 /// Runs a job on another thread for this thread's operation, and waits for it no longer than the operation may go on.
 ///
 /// Errors: what the operation has to end with; `JSInterpreterFailure` while too many are left behind.
-pub(crate) fn run<T: Send + 'static>(job: impl FnOnce() -> T + Send + 'static) -> Result<T> {
-    let owner = sheaf_meter::owner();
-    take_place(owner)?;
-    let worker = Worker::idle().inspect_err(|_| remove(&mut PLACES.lock().taken, owner))?;
+pub(crate) fn run<T: Send + 'static>(
+    heap: &Arc<Heap>,
+    job: impl FnOnce() -> T + Send + 'static,
+) -> Result<T> {
+    places::take(sheaf_meter::owner(), heap)?;
+    let worker = Worker::idle().inspect_err(|_| places::give_back(heap))?;
     let call =
         Arc::new(Call { state: AtomicU8::new(RUNNING), outcome: Mutex::new(None), let_go: Arc::default() });
     let meter = sheaf_meter::current().map(|meter| leashed(meter, &call.let_go));
-    let (shared, caller) = (call.clone(), std::thread::current());
+    let (shared, caller, own) = (call.clone(), std::thread::current(), heap.clone());
     worker.give(Box::new(move || {
         let outcome = {
             let _entered = meter.map(sheaf_meter::enter);
@@ -135,22 +81,21 @@ pub(crate) fn run<T: Send + 'static>(job: impl FnOnce() -> T + Send + 'static) -
         *shared.outcome.lock() = Some(outcome);
         match shared.state.compare_exchange(RUNNING, DONE, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => {
-                remove(&mut PLACES.lock().taken, owner);
+                places::give_back(&own);
                 caller.unpark();
             }
             // The sandbox goes with it, before another may take its place.
             Err(_) => {
                 drop(shared.outcome.lock().take());
-                let mut places = PLACES.lock();
-                remove(&mut places.taken, owner);
-                remove(&mut places.abandoned, owner);
+                places::found(&own);
+                places::give_back(&own);
             }
         }
     }));
     let is_done = || call.state.load(Ordering::Acquire) == DONE;
     if !comes_soon(is_done)
         && let Err(error) = sheaf_meter::wait_until(is_done)
-        && !heeds(&worker, &call, owner)
+        && !heeds(&worker, &call, heap)
     {
         worker.comes_last();
         return Err(error);
@@ -180,7 +125,7 @@ fn comes_soon(done: impl Fn() -> bool) -> bool {
 }
 
 /// The operation has to end: whether the job has ended, too. If it has not it is left behind.
-fn heeds<T>(worker: &Worker, call: &Call<T>, owner: u64) -> bool {
+fn heeds<T>(worker: &Worker, call: &Call<T>, heap: &Arc<Heap>) -> bool {
     // It may sleep.
     worker.unpark();
     let until = Instant::now() + GRACE;
@@ -193,12 +138,12 @@ fn heeds<T>(worker: &Worker, call: &Call<T>, owner: u64) -> bool {
             std::thread::park_timeout(left);
             continue;
         }
-        PLACES.lock().abandoned.push(owner);
+        places::lose(heap);
         call.let_go.store(true, Ordering::Release);
         let left =
             call.state.compare_exchange(RUNNING, ABANDONED_BY_CALLER, Ordering::AcqRel, Ordering::Acquire);
         if left.is_err() {
-            remove(&mut PLACES.lock().abandoned, owner);
+            places::found(heap);
         }
         return left.is_err();
     }
@@ -317,19 +262,24 @@ mod tests {
         let process = Process::new(64 << 20, 64 << 20);
         let meter = Meter::background(&process);
         let _entered = sheaf_meter::enter(meter.clone());
-        assert_eq!(run(|| 7).unwrap(), 7, "who is in time is waited for");
+        let account = meter.account();
+        let held = account.reserve(9 << 20).unwrap();
+        let heap = Heap::new(9 << 20, Some(account.clone()));
+        assert_eq!(run(&heap, || 7).unwrap(), 7, "who is in time is waited for");
 
         let (free, waits) = std::sync::mpsc::sync_channel::<()>(1);
         let sandbox = Arc::new(());
         let kept = Arc::downgrade(&sandbox);
         meter.set_deadline(Some(Instant::now() + Duration::from_millis(5)));
-        let error = run(move || (waits.recv(), sandbox)).expect_err("its time is over");
+        let error = run(&heap, move || (waits.recv(), sandbox, held)).expect_err("its time is over");
         assert_eq!(error.code(), Code::MAX_TIME_MS_EXPIRED);
-        assert!(!PLACES.lock().abandoned.is_empty());
+        assert!(places::any_is_left());
+        account.reserve(1).unwrap();
+        assert_eq!((process.shed(64 << 20), account.used()), ((0, 0), 9 << 20), "it would not come back");
 
         // The next operation of the same meter has time; that is not for who was left behind.
         meter.set_deadline(None);
-        assert_eq!(run(|| 8).unwrap(), 8, "others go on");
+        assert_eq!(run(&Heap::new(1, None), || 8).unwrap(), 8, "others go on");
         assert!(kept.upgrade().is_some());
         free.send(()).unwrap();
         let until = Instant::now() + Duration::from_secs(60);
@@ -337,25 +287,15 @@ mod tests {
             assert!(Instant::now() < until, "it has ended and is still kept");
             std::thread::sleep(Duration::from_millis(1));
         }
-    }
-
-    #[test]
-    fn nobody_takes_the_share_of_others() {
-        let mut places = Places { taken: Vec::new(), abandoned: Vec::new() };
-        for at in 0..MOST_OF_ONE {
-            assert_eq!((places.take(7), places.taken.len()), (Some(true), at + 1));
+        while account.used() > 0 {
+            assert!(Instant::now() < until, "it has not given back its memory");
+            std::thread::sleep(Duration::from_millis(1));
         }
-        // Those at work may soon be done, those left behind may not.
-        assert_eq!(places.take(7), Some(false));
-        places.abandoned = vec![7; MOST_OF_ONE];
-        assert_eq!((places.take(7), places.take(8)), (None, Some(true)));
-        places.taken = (0..MOST as u64).collect();
-        assert_eq!(places.take(1000), Some(false));
     }
 
     #[test]
     fn a_panic_is_the_caller_s() {
-        let caught = catch_unwind(|| run(|| panic!("planted")).map(|()| 0));
+        let caught = catch_unwind(|| run(&Heap::new(1, None), || panic!("planted")).map(|()| 0));
         assert_eq!(caught.expect_err("it panics").downcast_ref::<&str>(), Some(&"planted"));
     }
 }

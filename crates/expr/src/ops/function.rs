@@ -16,9 +16,6 @@ pub(crate) static OPERATORS: &[Operator] = &[
     custom("$_internalJsEmit", parse_emit, emit).impure().serialized(serialize_emit),
 ];
 
-/// Emitted values of one document take at most so much.
-const MAX_EMITTED_BYTES: usize = 100 << 20;
-
 /// A client's function, as an operator keeps it.
 pub(crate) struct Compiled {
     code: OwnedValue,
@@ -35,7 +32,11 @@ impl std::fmt::Debug for Compiled {
 }
 
 impl Compiled {
-    fn new(code: Value<'_>, scope: Option<Value<'_>>) -> Result<Compiled> {
+    fn new(
+        code: Value<'_>,
+        scope: Option<Value<'_>>,
+        sandbox: fn() -> Result<Arc<Sandbox>>,
+    ) -> Result<Compiled> {
         if !sheaf_js::is_enabled() {
             bail!(31264, "Cannot run server-side javascript without the javascript engine enabled");
         }
@@ -43,7 +44,7 @@ impl Compiled {
             Value::String(text) | Value::JavaScript(text) => text,
             _ => unreachable!("its type has been looked at"),
         };
-        let sandbox = Sandbox::new()?;
+        let sandbox = sandbox()?;
         if let Some(Value::Document(scope)) = scope {
             scope.iter().try_for_each(|variable| sandbox.set_global(variable.key(), variable.value()))?;
         }
@@ -68,7 +69,7 @@ fn parse_function(op: &'static Operator, argument: Value<'_>, cx: &mut ParseCx) 
     if !matches!(lang, Value::String("js")) {
         bail!(31419, "Currently the only supported language specifier is 'js'.");
     }
-    let compiled = Compiled::new(body.as_value(), spec.get("_internalScope"))?;
+    let compiled = Compiled::new(body.as_value(), spec.get("_internalScope"), Sandbox::new)?;
     Ok(Expr::unfolded(op, vec![args], State::Function(Box::new(compiled))))
 }
 
@@ -115,7 +116,7 @@ fn parse_emit(op: &'static Operator, argument: Value<'_>, cx: &mut ParseCx) -> R
     }
     let Some(this) = spec.get("this") else { bail!(31223, "Must specify 'this' parameter.") };
     let this = Expr::parse(this, cx)?;
-    let compiled = Compiled::new(eval, spec.get("_internalScope"))?;
+    let compiled = Compiled::new(eval, spec.get("_internalScope"), Sandbox::of_map)?;
     Ok(Expr::unfolded(op, vec![this], State::Function(Box::new(compiled))))
 }
 
@@ -126,11 +127,7 @@ fn emit<'a>(call: &'a Call, cx: Cx<'a, '_>) -> Result<Value<'a>> {
     let Value::Document(this) = this else { bail!(31225, "'this' must be an object, found: {}", show(this)) };
     compiled.function.call(this, &[])?;
     let emitted = compiled.sandbox.take_emitted();
-    let size: usize = emitted.iter().map(|(key, value)| key.data().len() + value.data().len()).sum();
-    if size > MAX_EMITTED_BYTES {
-        bail!(31292, "Size of emitted values exceeds the set size limit of {MAX_EMITTED_BYTES} bytes");
-    }
-    cx.env.expect(size)?;
+    cx.env.expect(emitted.bytes())?;
     let pairs = emitted.iter().map(|(key, value)| {
         Value::Document(document_in(cx.env.arena(), |out| {
             // A key that is not there is null, so that it makes a group.

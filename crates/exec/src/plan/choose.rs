@@ -112,7 +112,8 @@ fn distinct_scan(query: &Query, collection: &Arc<Collection>) -> Result<Option<P
             filter: None,
             keys: None,
         });
-        let scan = if covered { scan } else { PlanNode::Fetch { input: Box::new(scan), filter: None } };
+        let scan =
+            if covered { scan } else { PlanNode::Fetch { input: Box::new(scan), filter: None, ahead: None } };
         let shape = DocBuf::new().with("_id", i32::from(key == "_id")).with(key, 1);
         let shape = if key == "_id" { DocBuf::new().with("_id", 1) } else { shape };
         let projection = Projection::parse(shape.as_raw(), Mode::Find, &mut ParseCx::new())?;

@@ -104,10 +104,12 @@ impl Window {
     }
 
     pub(super) fn phase(&self) -> Phase {
-        match () {
-            () if self.order.is_empty() => Phase::Taking,
-            () if self.read < self.order.len() => Phase::Reading,
-            () => Phase::Giving,
+        if self.order.is_empty() {
+            Phase::Taking
+        } else if self.read < self.order.len() {
+            Phase::Reading
+        } else {
+            Phase::Giving
         }
     }
 
@@ -176,7 +178,8 @@ impl Window {
 
     /// Reads some of the documents; says how many were there.
     pub(super) fn read_some(&mut self, collection: &Collection, view: &View, cx: &Cx<'_>) -> Result<u64> {
-        let dense = self.order.len() as u64 * DENSE >= collection.count();
+        // Between the records that are wanted may be some whose readers have to wait.
+        let dense = !view.may_wait() && self.order.len() as u64 * DENSE >= collection.count();
         let mut found = 0;
         for _ in 0..RECORDS_AT_ONCE {
             let Some(row) = self.order.get(self.read).copied() else { break };

@@ -84,6 +84,12 @@ impl View {
         Timestamp(if self.read_at == 0 { self.at.time } else { self.read_at })
     }
 
+    /// Whether who reads records that are prepared and not decided waits for that: then a cursor over more than is wanted may wait for
+    /// what it does not want.
+    pub fn may_wait(&self) -> bool {
+        self.past.is_some()
+    }
+
     /// Waits for what is prepared in a collection and not decided, where this view does: for who asks for its counters, which
     /// have it afterwards.
     pub fn await_decisions(&self, collection: &Collection) -> Result<()> {

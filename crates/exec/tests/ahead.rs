@@ -139,3 +139,33 @@ fn what_goes_while_a_cursor_rests_does_no_harm() {
         assert!((there..=COUNT as u64).contains(&(places.len() as u64)), "{} of {there}", places.len());
     }
 }
+
+#[test]
+fn who_does_not_want_what_is_undecided_does_not_wait_for_it() {
+    let (_folder, engine) = filled();
+    let mut txn = engine.begin(Some((doc! { "id": "s" }, 1))).unwrap();
+    let collection = txn.collection("test.c").unwrap().unwrap();
+    let far = (0..COUNT).find(|id| place(*id) == COUNT - 1).unwrap();
+    let key = collection.record_key(sheaf_bson::Value::Int32(far)).unwrap();
+    let old = txn.read_for_update(&collection, &key).unwrap().unwrap();
+    let new = doc! { "_id": far, "v": COUNT - 1, "odd": 2 };
+    txn.update(&collection, &key, RawDoc::new(&old), new.as_raw(), None).unwrap();
+    txn.prepare(&doc! { "0": "a", "1": "b" }, &|| Ok(())).unwrap();
+
+    // Who waits looks now and then whether it may.
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    let process = Process::new(100 << 20, 100 << 20);
+    let in_time = move || match std::time::Instant::now() < end {
+        true => Ok(()),
+        false => Err(sheaf_errors::Error::new(sheaf_errors::Code::INTERNAL_ERROR, "it has waited")),
+    };
+    let _entered = sheaf_meter::enter(Meter::new(&process, Arc::new(in_time)));
+    let view = engine.decided_view().unwrap();
+    assert!(view.may_wait());
+    let collection = view.collection("test.c").unwrap().clone();
+    let (go_on, query) = (|| Ok(()), query(&doc! { "v": { "$lt": 11_000 } }));
+    let mut cx = Cx::new(Limits::default(), &go_on);
+    let reads = Reads::under(view, None, None);
+    let mut run = find::open(&query, &collection, &reads, &mut cx).unwrap();
+    assert_eq!(all(&mut run).len(), 11_000);
+}

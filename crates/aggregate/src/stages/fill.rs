@@ -54,8 +54,11 @@ fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<SharedStage>> 
                 out.append("partitionBy", partition_by);
             }
             if let Some(names) = &partition_by_fields {
+                // Names of fields may be paths, which those of an object may not.
                 let mut partition_by = out.document("partitionBy");
-                names.iter().for_each(|name| _ = partition_by.append(name, format!("${name}").as_str()));
+                for (at, name) in names.iter().enumerate() {
+                    partition_by.append(&at.to_string(), format!("${name}").as_str());
+                }
             }
             out.append("output", &windows);
         });

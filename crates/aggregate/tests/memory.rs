@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use nowhere::{go_on, nowhere};
 use sheaf_aggregate::{Namespace, Pipeline};
-use sheaf_bson::{ArrayBuf, DocBuf, array, doc};
+use sheaf_bson::{ArrayBuf, DocBuf, Value, array, doc};
 use sheaf_errors::{Code, Result};
 use sheaf_expr::ParseCx;
 use sheaf_meter::{Meter, Process};
@@ -174,4 +174,21 @@ fn large_pipelines_take_memory_for_their_stages() {
         assert_eq!(used, 0, "{name}");
         parsed.unwrap();
     }
+}
+
+/// The last boundary is a wrong one: who gets that far has not looked at the time.
+#[test]
+fn boundaries_are_read_no_longer_than_there_is_time() {
+    let boundaries = ArrayBuf::build(|out| (0..20_000).chain([0]).for_each(|n: i32| _ = out.push(n)));
+    let bucket = doc! { "groupBy": "$a", "boundaries": Value::Array(boundaries.as_raw()) };
+    let stages = array![{ "$bucket": &bucket }];
+    let parse = || {
+        Pipeline::parse(stages.as_raw(), &Namespace::new("t", "c"), &mut ParseCx::new()).err().unwrap().code()
+    };
+    assert_eq!(parse(), Code(40194));
+    let process = Process::new(64 << 20, 32 << 20);
+    let meter = Meter::background(&process);
+    meter.begin(Some(std::time::Instant::now()));
+    let _entered = sheaf_meter::enter(meter);
+    assert_eq!(parse(), Code::MAX_TIME_MS_EXPIRED);
 }

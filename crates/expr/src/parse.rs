@@ -27,6 +27,7 @@ impl Expr {
     /// field starts with `$` is an operator, other documents and arrays hold expressions, everything else
     /// is itself.
     pub fn parse(value: Value<'_>, cx: &mut ParseCx) -> Result<Expr> {
+        sheaf_meter::tick(1)?;
         sheaf_meter::grow(NODE_BYTES)?;
         match value {
             Value::String(text) if text.starts_with('$') => parse_path(text, cx),

@@ -146,6 +146,35 @@ fn every_operator_ends_when_its_time_is_over() {
     assert_eq!(process.used(), 0);
 }
 
+/// What is wrong with them stands at their end: who gets that far has not looked at the time.
+#[test]
+fn long_texts_are_read_no_longer_than_there_is_time() {
+    let process = Process::share_of(8 << 30);
+    let to_binary = |format: &str| {
+        doc! { "$convert": { "input": "$t", "to": { "type": "binData", "subtype": 0 }, "format": format } }
+    };
+    let far = Value::DateTime(400_000_000_000_000);
+    let printed = doc! { "$dateToString": { "date": far, "format": "$t" } };
+    for (call, text) in [
+        (to_binary("hex"), "f0".repeat(50_000) + "no"),
+        (to_binary("base64"), "AAAA".repeat(25_000) + "A_no"),
+        (to_binary("base64url"), "AAAA".repeat(25_000) + "A/no"),
+        (printed, "%d".repeat(2000) + "%Y"),
+    ] {
+        let mut cx = ParseCx::new();
+        let expr = Expr::parse(Value::Document(call.as_raw()), &mut cx).unwrap();
+        cx.finish().unwrap();
+        let document = DocBuf::new().with("t", &*text);
+        let eval = || {
+            let arena = Bump::new();
+            expr.eval(document.as_raw(), &Env::new(&arena)).map(|_| ()).unwrap_err().code()
+        };
+        assert!(eval() != Code::MAX_TIME_MS_EXPIRED, "{call:?}");
+        let _entered = sheaf_meter::enter(meter(&process, 0));
+        assert_eq!(eval(), Code::MAX_TIME_MS_EXPIRED, "{call:?}");
+    }
+}
+
 #[test]
 fn expressions_take_no_more_memory_than_they_may() {
     let text = "x".repeat(1_000_000);

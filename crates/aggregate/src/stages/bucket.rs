@@ -49,7 +49,7 @@ pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<Sha
     let of_boundaries: usize = boundaries.iter().map(|boundary| 3 * size_of_value(boundary.as_value())).sum();
     let per_branch = 2 * size_of_value(group_by) + BRANCH_BYTES;
     sheaf_meter::grow(boundaries.len().saturating_mul(per_branch).saturating_add(of_boundaries))?;
-    let switch = switch_document(group_by, &boundaries, default.as_ref());
+    let switch = switch_document(group_by, &boundaries, default.as_ref())?;
     let id = Expr::parse(Value::Document(switch.as_raw()), cx.expr)?;
     let spec = DocBuf::build(|out| {
         out.append("_id", &switch);
@@ -66,6 +66,9 @@ pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<Sha
 
 /// What a branch takes besides the values in it.
 const BRANCH_BYTES: usize = 200;
+
+/// What writing one costs, as [`sheaf_meter::tick`] counts it.
+const BRANCH_COST: u32 = 20;
 
 /// `groupBy` is a path or an expression, no literal.
 pub(super) fn check_group_by(value: Value<'_>, code: i32, stage: &str) -> Result<()> {
@@ -151,6 +154,7 @@ fn parse_boundaries(value: Value<'_>, cx: &mut ParseCx) -> Result<Vec<OwnedValue
         );
     }
     for pair in boundaries.windows(2) {
+        sheaf_meter::tick(1)?;
         let (low, high) = (pair[0].as_value(), pair[1].as_value());
         if low.kind().order() != high.kind().order() {
             bail!(
@@ -188,13 +192,24 @@ fn check_default(default: &OwnedValue, boundaries: &[OwnedValue], cx: &ParseCx) 
 }
 
 /// `{$switch: ...}` that gives a value's lower boundary.
-fn switch_document(group_by: Value<'_>, boundaries: &[OwnedValue], default: Option<&OwnedValue>) -> DocBuf {
+///
+/// Errors: those of [`sheaf_meter::tick`].
+fn switch_document(
+    group_by: Value<'_>,
+    boundaries: &[OwnedValue],
+    default: Option<&OwnedValue>,
+) -> Result<DocBuf> {
     let literal = |value: &OwnedValue| DocBuf::new().with("$literal", value);
-    DocBuf::build(|out| {
+    let mut outcome = Ok(());
+    let document = DocBuf::build(|out| {
         let mut switch = out.document("$switch");
         {
             let mut branches = switch.array("branches");
             for pair in boundaries.windows(2) {
+                outcome = sheaf_meter::tick(BRANCH_COST);
+                if outcome.is_err() {
+                    break;
+                }
                 let mut branch = branches.document();
                 {
                     let mut case = branch.document("case");
@@ -208,5 +223,6 @@ fn switch_document(group_by: Value<'_>, boundaries: &[OwnedValue], default: Opti
         if let Some(default) = default {
             switch.append("default", &literal(default));
         }
-    })
+    });
+    outcome.map(|()| document)
 }

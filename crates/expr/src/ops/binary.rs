@@ -38,9 +38,9 @@ pub(super) fn to_text(binary: Binary<'_>, format: &str) -> Result<String> {
 /// Reads binary data from text in one of the [`FORMATS`].
 pub(super) fn from_text(text: &str, format: &str, subtype: u8) -> Result<Vec<u8>> {
     let read = match format {
-        "hex" => from_hex(text),
-        "base64" => from_base64(text, BASE64, true),
-        "base64url" => from_base64(text, BASE64_URL, false),
+        "hex" => from_hex(text)?,
+        "base64" => from_base64(text, BASE64, true)?,
+        "base64url" => from_base64(text, BASE64_URL, false)?,
         "utf8" => Some(text.as_bytes().to_vec()),
         // UUIDs are the only thing that can be told without being told.
         _ if subtype != 4 => {
@@ -48,7 +48,7 @@ pub(super) fn from_text(text: &str, format: &str, subtype: u8) -> Result<Vec<u8>
                 "Input string cannot be converted to binData subtype {subtype} with the '{format}' format"
             )));
         }
-        _ => from_uuid(text),
+        _ => from_uuid(text)?,
     };
     if (subtype == 4) != matches!(format, "uuid" | "auto") {
         return Err(failure(format!(
@@ -103,21 +103,38 @@ fn uuid_text(bytes: &[u8]) -> String {
     format!("{}-{}-{}-{}-{}", &digits[..8], &digits[8..12], &digits[12..16], &digits[16..20], &digits[20..])
 }
 
-fn from_uuid(text: &str) -> Option<Vec<u8>> {
+fn from_uuid(text: &str) -> Result<Option<Vec<u8>>> {
     let dashes = text.char_indices().filter(|(_, c)| *c == '-').map(|(at, _)| at);
     if text.len() != 36 || !dashes.eq([8, 13, 18, 23]) {
-        return None;
+        return Ok(None);
     }
     from_hex(&text.replace('-', ""))
 }
 
-pub(super) fn from_hex(text: &str) -> Option<Vec<u8>> {
+/// So many digits are read until time is looked at again; each takes some nanoseconds.
+const PART: usize = 4 << 10;
+
+/// What one digit costs, in bytes looked at.
+const DIGIT_COST: usize = 4;
+
+/// The bytes of hexadecimal digits; `None` where they are none.
+///
+/// Errors: those of [`sheaf_meter::tick`].
+pub(super) fn from_hex(text: &str) -> Result<Option<Vec<u8>>> {
     let digits = text.as_bytes();
     if !digits.len().is_multiple_of(2) {
-        return None;
+        return Ok(None);
     }
     let digit = |b: u8| (b as char).to_digit(16);
-    digits.chunks(2).map(|pair| Some((digit(pair[0])? * 16 + digit(pair[1])?) as u8)).collect()
+    let mut out = Vec::with_capacity(digits.len() / 2);
+    for part in digits.chunks(PART) {
+        sheaf_meter::tick_for(part.len() * DIGIT_COST)?;
+        for pair in part.chunks(2) {
+            let (Some(high), Some(low)) = (digit(pair[0]), digit(pair[1])) else { return Ok(None) };
+            out.push((high * 16 + low) as u8);
+        }
+    }
+    Ok(Some(out))
 }
 
 fn to_base64(bytes: &[u8], alphabet: &[u8; 64], pad: bool) -> String {
@@ -134,30 +151,33 @@ fn to_base64(bytes: &[u8], alphabet: &[u8; 64], pad: bool) -> String {
     out
 }
 
-fn from_base64(text: &str, alphabet: &[u8; 64], padded: bool) -> Option<Vec<u8>> {
+fn from_base64(text: &str, alphabet: &[u8; 64], padded: bool) -> Result<Option<Vec<u8>>> {
     if padded && !text.len().is_multiple_of(4) {
-        return None;
+        return Ok(None);
     }
     let digits = text.trim_end_matches('=').as_bytes();
     if text.len() - digits.len() > 2 || digits.len() % 4 == 1 {
-        return None;
+        return Ok(None);
     }
     let mut out = Vec::with_capacity(digits.len() * 3 / 4);
     let mut values = [u8::MAX; 256];
     for (value, digit) in alphabet.iter().enumerate() {
         values[usize::from(*digit)] = value as u8;
     }
-    for chunk in digits.chunks(4) {
-        let mut bits = 0u32;
-        for digit in chunk {
-            let value = values[usize::from(*digit)];
-            if value == u8::MAX {
-                return None;
+    for part in digits.chunks(PART) {
+        sheaf_meter::tick_for(part.len() * DIGIT_COST)?;
+        for chunk in part.chunks(4) {
+            let mut bits = 0u32;
+            for digit in chunk {
+                let value = values[usize::from(*digit)];
+                if value == u8::MAX {
+                    return Ok(None);
+                }
+                bits = (bits << 6) | u32::from(value);
             }
-            bits = (bits << 6) | u32::from(value);
+            bits <<= 6 * (4 - chunk.len());
+            out.extend_from_slice(&bits.to_be_bytes()[1..chunk.len()]);
         }
-        bits <<= 6 * (4 - chunk.len());
-        out.extend_from_slice(&bits.to_be_bytes()[1..chunk.len()]);
     }
-    Some(out)
+    Ok(Some(out))
 }

@@ -398,7 +398,7 @@ fn to_object_id<'a>(value: Value<'a>, target: &Target<'_>) -> Result<Value<'a>> 
     match value {
         Value::ObjectId(_) => Ok(value),
         Value::String(text) => {
-            let bytes = binary::from_hex(text).and_then(|bytes| <[u8; 12]>::try_from(bytes).ok());
+            let bytes = binary::from_hex(text)?.and_then(|bytes| <[u8; 12]>::try_from(bytes).ok());
             let reason = || match text.len() {
                 24 => "Invalid character found in hex string".to_owned(),
                 len => format!("Invalid string length for parsing to OID, expected 24 but found {len}"),

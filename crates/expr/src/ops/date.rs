@@ -68,6 +68,7 @@ fn date_to_string<'a>(call: &'a Call, cx: Cx<'a, '_>) -> Result<Value<'a>> {
 }
 
 fn check_format(format: &str) -> Result<()> {
+    sheaf_meter::tick_for(format.len())?;
     let mut chars = format.chars();
     while let Some(c) = chars.next() {
         if c != '%' {
@@ -92,6 +93,7 @@ fn print(format: &str, date: i64, zone: &Zone) -> Result<String> {
             out.push(letter);
             continue;
         }
+        sheaf_meter::tick(2)?;
         // Writing to a String does not fail.
         _ = match chars.next().unwrap_or('%') {
             'd' => write!(out, "{:02}", c.day),

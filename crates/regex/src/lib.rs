@@ -98,8 +98,8 @@ struct Programs {
     pattern: Box<str>,
     flags: Flags,
     plain: Paid,
-    /// The same with callouts; compiled when it is first needed.
-    watched: OnceLock<Paid>,
+    /// The same with callouts; compiled when it is first needed. `None` if with these it is too long for PCRE2.
+    watched: OnceLock<Option<Paid>>,
 }
 
 /// A program, and the memory for it.
@@ -126,6 +126,10 @@ const SHORT_BYTES: usize = 2048;
 
 /// Steps that such a search may take from all its starting points together; they take a few milliseconds.
 const SHORT_STEPS: usize = 1_000_000;
+
+/// Steps that a search may take from all its starting points together where callouts do not fit into the program: these
+/// are patterns of some 8,000 characters and more, which nobody can interrupt while they run.
+const UNWATCHED_STEPS: usize = 20_000_000;
 
 /// Steps that a search may take from each starting point: PCRE2's own default.
 const STEPS: u32 = 10_000_000;
@@ -206,7 +210,7 @@ impl Regex {
                 Ended::Limit(_) => {}
             }
         }
-        let watched = self.watched()?;
+        let Some(watched) = self.watched()? else { return self.run_unwatched(scratch, text, from) };
         let mut last = match scratch.run(watched, text, from, Effort::steps(STEPS))? {
             Ended::Found => return Ok(true),
             Ended::NotFound => return Ok(false),
@@ -231,18 +235,32 @@ impl Regex {
         Err(undecided(last))
     }
 
-    fn watched(&self) -> Result<&Code> {
+    /// A search that the meter cannot look at while it runs, so it may take few steps and pays for them before.
+    fn run_unwatched(&self, scratch: &mut Scratch, text: &str, from: usize) -> Result<bool> {
+        sheaf_meter::tick(1 + text.len() as u32 / 64)?;
+        let steps = (UNWATCHED_STEPS / text.len().max(16)) as u32;
+        match scratch.run(&self.0.plain.code, text, from, Effort::steps(steps))? {
+            Ended::Found => Ok(true),
+            Ended::NotFound => Ok(false),
+            Ended::Limit(code) => Err(undecided(code)),
+        }
+    }
+
+    /// The program with callouts; `None` if there is none because callouts make it too long.
+    fn watched(&self) -> Result<Option<&Code>> {
         let Programs { pattern, flags, plain, watched } = &*self.0;
         if let Some(watched) = watched.get() {
-            return Ok(&watched.code);
+            return Ok(watched.as_ref().map(|watched| &watched.code));
         }
-        let code = Code::compile(pattern, *flags, true).map_err(|error| {
-            // Callouts make the program longer, and there is a limit to that.
-            Error::location(51156, format!("Error occurred while executing the regular expression: {error}"))
-        })?;
-        // It lives as long as the plain one, which may be longer than the operation that needs it now.
-        let held = plain.held.beside(Paid::bytes(&code, pattern))?;
-        Ok(&watched.get_or_init(|| Paid { code, held }).code)
+        let watched_now = match Code::compile(pattern, *flags, true) {
+            Ok(code) => {
+                // It lives as long as the plain one, which may be longer than the operation that needs it now.
+                let held = plain.held.beside(Paid::bytes(&code, pattern))?;
+                Some(Paid { code, held })
+            }
+            Err(_) => None,
+        };
+        Ok(watched.get_or_init(|| watched_now).as_ref().map(|watched| &watched.code))
     }
 }
 

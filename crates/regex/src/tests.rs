@@ -54,6 +54,20 @@ fn long_texts_are_decided() {
     }
 }
 
+/// With callouts they are too long for PCRE2, so that a match in a long text was refused.
+#[test]
+fn long_patterns_are_found_in_long_texts() {
+    for n in [9000, 16_384] {
+        let letters = "a".repeat(n);
+        let pattern = regex(&letters);
+        assert_eq!(pattern.find_at(&format!("bb{letters}bb"), 1).unwrap(), Some((2, n + 2)), "{n} letters");
+        assert!(!pattern.is_match(&format!("{}b", &letters[1..])).unwrap(), "one of {n} letters lacks");
+    }
+    // What takes many steps is refused as ever.
+    let hard = format!("^(a+)+{}$", "b?".repeat(5000));
+    assert_eq!(code(regex(&hard).is_match(&format!("{}c", "a".repeat(3000)))), 51156);
+}
+
 #[test]
 fn what_cannot_be_decided_is_an_error() {
     // Without a meter nothing but PCRE2's own limit ends it.

@@ -51,7 +51,10 @@ impl Pattern {
             }
         }
         if pattern.len() > PATTERN_MAX {
-            bail!(51111, "Invalid Regex in {name}: regular expression is too large");
+            bail!(
+                51111,
+                "Invalid Regex in {name}: pattern string is longer than the limit set by the application"
+            );
         }
         let invalid = |what: &Invalid| Error::location(51111, format!("Invalid Regex in {name}: {what}"));
         Regex::new(pattern, flags).map(Pattern).map_err(|error| error.into_error(invalid))

@@ -49,7 +49,10 @@ impl Regex {
         }
         if pattern.len() > PATTERN_MAX {
             let space = if operator.is_empty() { "" } else { " " };
-            bail!(51091, "{operator}{space}Regular expression is invalid: regular expression is too large");
+            bail!(
+                51091,
+                "{operator}{space}Regular expression is invalid: pattern string is longer than the limit set by the application"
+            );
         }
         let program = match literal(pattern, options) {
             Some(program) => program,

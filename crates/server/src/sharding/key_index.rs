@@ -18,7 +18,7 @@ pub(super) fn begins_with(index: RawDoc<'_>, key: RawDoc<'_>) -> bool {
 }
 
 /// Whether an index has the entries of all documents in the order of this shard key.
-pub(super) fn is_index_of(index: &Index, key: RawDoc<'_>) -> bool {
+pub fn is_index_of(index: &Index, key: RawDoc<'_>) -> bool {
     // The entries of `_id` are the records themselves.
     index.kind != IndexKind::Id && begins_with(index.key_pattern(), key) && unfit(index).is_none()
 }

@@ -20,7 +20,7 @@ mod hidden;
 mod home_asked;
 pub mod homes;
 mod identity;
-mod key_index;
+pub mod key_index;
 pub mod key_rules;
 mod marks;
 pub mod moves;

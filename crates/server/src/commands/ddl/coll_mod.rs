@@ -355,7 +355,7 @@ impl CollMod<'_> {
             let source = self.view_on.unwrap_or(source);
             let pipeline = self.pipeline.unwrap_or(pipeline.as_raw());
             op.check_open(now)?;
-            check_view(op, &op.catalog(), &now.namespace, source, pipeline)?;
+            check_view(op, &op.catalog(), &now.namespace, source, pipeline, now.options.as_raw())?;
             let changes = [("viewOn", Value::String(source)), ("pipeline", Value::Array(pipeline))];
             let next = options::with_changes(now.options.as_raw(), &changes);
             Ok(CollectionChange { options: Some(next), ..CollectionChange::default() })

@@ -132,7 +132,7 @@ impl<'a> Command<'a, Operation<'a>> for Create<'a> {
         }
         if let Some(source) = self.options.view_on {
             let pipeline = self.options.pipeline.unwrap_or(RawDoc::EMPTY);
-            check_view(op, op.view()?.catalog(), &namespace, source, pipeline)?;
+            check_view(op, op.view()?.catalog(), &namespace, source, pipeline, options.as_raw())?;
         }
         let spec =
             op.making(&namespace, CreateCollection { options, id_index, ..CreateCollection::default() })?;
@@ -239,7 +239,7 @@ impl Create<'_> {
             let _turn = views::turn(op.node(), &interrupt)?;
             // Two views that are made at once must not lead to each other.
             let pipeline = self.options.pipeline.unwrap_or(RawDoc::EMPTY);
-            check_view(op, &op.catalog(), namespace, source, pipeline)?;
+            check_view(op, &op.catalog(), namespace, source, pipeline, spec.options.as_raw())?;
             views::prepare(op.engine(), op.db(), &interrupt)?;
             op.engine().create_collection(namespace, &spec, &interrupt)?;
             op.note_commit(views::follow(op.engine(), namespace, &interrupt)?);
@@ -281,15 +281,18 @@ fn different(existing: &Collection, options: RawDoc<'_>) -> sheaf_errors::Error 
     sheaf_errors::Error::new(Code::NAMESPACE_EXISTS, message)
 }
 
-/// Checks a view's definition: its source's name, its pipeline, and that views do not go in circles.
+/// Checks a view's definition: its source's name, its pipeline, that views it stands on have its collation (the one in
+/// `options`), and that views do not go in circles.
 ///
-/// Errors: `InvalidNamespace`, `GraphContainsCycle`, `ViewDepthLimitExceeded`, those of pipelines.
+/// Errors: `InvalidNamespace`, `OptionNotSupportedOnView`, `GraphContainsCycle`, `ViewDepthLimitExceeded`, those of
+/// pipelines.
 pub fn check_view(
     op: &Operation<'_>,
     catalog: &Catalog,
     namespace: &str,
     source: &str,
     pipeline: RawDoc<'_>,
+    options: RawDoc<'_>,
 ) -> Result<()> {
     let db = names::split(namespace).0;
     names::check_full_name(&format!("{db}.{source}"), "'viewOn'")?;
@@ -303,8 +306,22 @@ pub fn check_view(
     let mut foreign = vec![Namespace::new(db, source)];
     parsed.foreign_namespaces(&mut foreign);
     let start = names::split(namespace).1;
+    for next in &foreign {
+        check_collation(catalog, namespace, &next.to_string(), options)?;
+    }
     for next in foreign {
         walk_views(catalog, db, start, &next.collection, 1, &mut HashSet::new())?;
+    }
+    Ok(())
+}
+
+/// Checks that a view that another one stands on has the same collation: one query can have one only.
+fn check_collation(catalog: &Catalog, view: &str, other: &str, options: RawDoc<'_>) -> Result<()> {
+    let Some(found) = catalog.collection(other).filter(|found| found.is_view()) else { return Ok(()) };
+    let (own, its) =
+        (options.get_or_missing("collation"), found.options.as_raw().get_or_missing("collation"));
+    if sheaf_bson::compare(own, its).is_ne() {
+        bail!(Code::OPTION_NOT_SUPPORTED_ON_VIEW, "View {view} has conflicting collation with view {other}");
     }
     Ok(())
 }

@@ -24,7 +24,7 @@ pub struct TextSpec {
 pub const NORMAL_FIELDS: &[&str] = &["weights", "default_language", "language_override", "textIndexVersion"];
 
 /// No weight is as large as this.
-const WEIGHT_MAX: i64 = 1_000_000_000;
+const WEIGHT_MAX: i64 = 100_000;
 
 /// Whether a key pattern is that of a text index.
 pub fn is_text_key(key: RawDoc<'_>) -> bool {

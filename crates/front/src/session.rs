@@ -3,7 +3,7 @@
 
 mod id;
 
-pub use id::{LogicalSessionId, NOBODY, subtype_name};
+pub use id::{LogicalSessionId, NOBODY, digest, subtype_name};
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};

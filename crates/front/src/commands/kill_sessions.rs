@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use sheaf_auth::{Target, UserName};
 use sheaf_bson::{RawDoc, Value};
-use sheaf_errors::{Code, Result, bail};
+use sheaf_errors::{Code, Error, Result, bail};
 
 use super::end_sessions::{own_documents, session_list};
 use crate::access::Rights;
@@ -12,7 +12,7 @@ use crate::args::Args;
 use crate::command::*;
 use crate::reply::Reply;
 use crate::request::Request;
-use crate::session::{LogicalSessionId, NOBODY};
+use crate::session::{LogicalSessionId, NOBODY, digest};
 
 /// Whether a list of sessions names none but one's own: those that say no user are.
 fn are_own(asked: Asked<'_>, rights: &Rights) -> bool {
@@ -165,24 +165,11 @@ impl<'a> Command<'a, Request<'a>> for KillAllSessionsByPattern {
         let mut found =
             KillAllSessionsByPattern { all: patterns.is_empty(), ids: Vec::new(), owners: Vec::new() };
         for pattern in patterns {
-            if let Some(lsid) = pattern.get("lsid").and_then(|v| v.as_doc()) {
-                let place = "KillAllSessionsByPatternCmd.killAllSessionsByPattern.lsid";
-                found.ids.push(LogicalSessionId::parse_at(lsid, place)?);
-            } else {
-                match pattern.get("uid") {
-                    Some(Value::Binary(uid)) => match uid.bytes.try_into() {
-                        Ok(uid) => found.owners.push(uid),
-                        Err(_) => {
-                            bail!(Code::BAD_VALUE, "a user's digest has 32 bytes, not {}", uid.bytes.len())
-                        }
-                    },
-                    Some(Value::Null | Value::Undefined) | None => found.all = true,
-                    Some(other) => bail!(
-                        Code::TYPE_MISMATCH,
-                        "BSON field 'KillAllSessionsByPatternCmd.killAllSessionsByPattern.uid' is the wrong type '{}', expected type 'binData'",
-                        other.type_name()
-                    ),
-                }
+            match Pattern::parse(pattern)? {
+                Pattern { id: Some(id), .. } => found.ids.push(id),
+                Pattern { owner: Some(owner), .. } => found.owners.push(owner),
+                // As whom to act says nothing about whose sessions.
+                _ => found.all = true,
             }
         }
         Ok(found)
@@ -201,29 +188,75 @@ impl<'a> Command<'a, Request<'a>> for KillAllSessionsByPattern {
     }
 }
 
+/// An entry of `killAllSessionsByPattern`: `{lsid, uid, users, roles}`, of which the last two name as whom to act.
+#[derive(Default)]
+struct Pattern {
+    id: Option<LogicalSessionId>,
+    owner: Option<[u8; 32]>,
+}
+
+impl Pattern {
+    fn parse(entry: RawDoc<'_>) -> Result<Pattern> {
+        const PLACE: &str = "KillAllSessionsByPatternCmd.killAllSessionsByPattern";
+        let mut pattern = Pattern::default();
+        for field in entry.iter() {
+            match (field.key(), field.value()) {
+                ("lsid" | "users" | "roles", Value::Null | Value::Undefined) => {}
+                ("lsid", Value::Document(lsid)) => {
+                    pattern.id = Some(LogicalSessionId::parse_at(lsid, &format!("{PLACE}.lsid"))?);
+                }
+                ("uid", uid) => pattern.owner = digest(uid, PLACE)?,
+                (list @ ("users" | "roles"), Value::Array(entries)) => {
+                    let name = if list == "users" { "user" } else { "role" };
+                    for (at, entry) in entries.values().enumerate() {
+                        let place = format!("{PLACE}.{list}");
+                        match entry {
+                            Value::Document(entry) => drop(name_and_db(entry, [name, "db"], &place)?),
+                            other => return Err(wrong_type(&format!("{place}.{at}"), other, "object")),
+                        }
+                    }
+                }
+                (name @ ("lsid" | "users" | "roles"), other) => {
+                    let wanted = if name == "lsid" { "object" } else { "array" };
+                    return Err(wrong_type(&format!("{PLACE}.{name}"), other, wanted));
+                }
+                (name, _) => bail!(40415, "BSON field '{PLACE}.{name}' is an unknown field."),
+            }
+        }
+        Ok(pattern)
+    }
+}
+
 /// `{user: ..., db: ...}`, an entry of `killAllSessions`.
 fn user(entry: RawDoc<'_>) -> Result<UserName> {
-    const PLACE: &str = "KillAllSessionsCmd.killAllSessions";
-    let mut missing = vec!["user", "db"];
+    let [user, db] = name_and_db(entry, ["user", "db"], "KillAllSessionsCmd.killAllSessions")?;
+    Ok(UserName::new(user, db))
+}
+
+/// The two strings that an entry of a list has, and nothing else.
+fn name_and_db<'e>(entry: RawDoc<'e>, names: [&str; 2], place: &str) -> Result<[&'e str; 2]> {
+    let mut found = [None, None];
     for field in entry.iter() {
-        match (field.key(), field.value()) {
-            ("user" | "db", Value::Null | Value::Undefined) => {}
-            (name @ ("user" | "db"), Value::String(_)) => missing.retain(|other| *other != name),
-            (name @ ("user" | "db"), other) => bail!(
-                Code::TYPE_MISMATCH,
-                "BSON field '{PLACE}.{name}' is the wrong type '{}', expected type 'string'",
-                other.type_name()
-            ),
-            (name, _) => bail!(40415, "BSON field '{PLACE}.{name}' is an unknown field."),
+        let Some(at) = names.iter().position(|name| *name == field.key()) else {
+            bail!(40415, "BSON field '{place}.{}' is an unknown field.", field.key())
+        };
+        match field.value() {
+            Value::Null | Value::Undefined => {}
+            Value::String(text) => found[at] = Some(text),
+            other => return Err(wrong_type(&format!("{place}.{}", names[at]), other, "string")),
         }
     }
-    match missing.first() {
-        Some(name) => bail!(40414, "BSON field '{PLACE}.{name}' is missing but a required field"),
-        None => {
-            let text = |name| entry.get(name).and_then(|value| value.as_str()).unwrap_or_default();
-            Ok(UserName::new(text("user"), text("db")))
-        }
+    match found {
+        [Some(name), Some(db)] => Ok([name, db]),
+        [None, _] => bail!(40414, "BSON field '{place}.{}' is missing but a required field", names[0]),
+        [_, None] => bail!(40414, "BSON field '{place}.{}' is missing but a required field", names[1]),
     }
+}
+
+fn wrong_type(place: &str, found: Value<'_>, wanted: &str) -> Error {
+    let found = found.type_name();
+    let text = format!("BSON field '{place}' is the wrong type '{found}', expected type '{wanted}'");
+    Error::new(Code::TYPE_MISMATCH, text)
 }
 
 /// Kills these sessions, or all; the session of this very command goes on.

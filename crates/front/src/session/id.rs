@@ -57,10 +57,18 @@ impl LogicalSessionId {
                     "BSON field '{place}.id' is the wrong type '{}', expected type 'binData'",
                     other.type_name()
                 ),
-                ("uid", Value::Binary(Binary { bytes, .. })) => {
-                    uid = <[u8; 32]>::try_from(bytes).ok().filter(|uid| *uid != NOBODY);
+                ("uid", value) => uid = digest(value, place)?.filter(|uid| *uid != NOBODY),
+                ("txnNumber", Value::Int64(_) | Value::Null | Value::Undefined) => {}
+                ("txnUUID", Value::Binary(_) | Value::Null | Value::Undefined) => {}
+                (name @ ("txnNumber" | "txnUUID"), other) => {
+                    let (found, wanted) =
+                        (other.type_name(), if name == "txnUUID" { "binData" } else { "long" });
+                    bail!(
+                        Code::TYPE_MISMATCH,
+                        "BSON field '{place}.{name}' is the wrong type '{found}', expected type '{wanted}'"
+                    )
                 }
-                ("uid" | "txnNumber" | "txnUUID" | "stmtId", _) => {}
+                ("stmtId", _) => {}
                 (name, _) => {
                     bail!(40415, "BSON field '{place}.{name}' is an unknown field.")
                 }
@@ -94,6 +102,29 @@ impl LogicalSessionId {
     /// Writes the [document](Self::document) as the field `key`.
     pub fn write<S: Sink>(&self, doc: &mut DocWriter<'_, S>, key: &str) {
         self.fill(&mut doc.document(key));
+    }
+}
+
+/// The digest of a user, the field `uid` of the document at `place`; `None` for null.
+///
+/// Errors: `TypeMismatch`, and `UnsupportedFormat` for another length than SHA-256 has.
+pub fn digest(value: Value<'_>, place: &str) -> Result<Option<[u8; 32]>> {
+    match value {
+        Value::Null | Value::Undefined => Ok(None),
+        Value::Binary(Binary { subtype: 0, bytes }) => match <[u8; 32]>::try_from(bytes) {
+            Ok(digest) => Ok(Some(digest)),
+            Err(_) => bail!(Code::UNSUPPORTED_FORMAT, "Unsupported SHA256Block hash length: {}", bytes.len()),
+        },
+        Value::Binary(Binary { subtype, .. }) => bail!(
+            Code::TYPE_MISMATCH,
+            "BSON field '{place}.uid' is the wrong binData type '{}', expected type 'general'",
+            subtype_name(subtype)
+        ),
+        other => bail!(
+            Code::TYPE_MISMATCH,
+            "BSON field '{place}.uid' is the wrong type '{}', expected type 'binData'",
+            other.type_name()
+        ),
     }
 }
 

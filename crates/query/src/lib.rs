@@ -5,7 +5,7 @@
 //! - [`schema`]: `$jsonSchema`; [`validation`]: the `errInfo` of a document that fails its validator.
 //! - [`projection`]: find's and `$project`'s projections, and `$addFields`.
 //! - [`sort`]: sort patterns, sort keys, and a bounded sorter.
-//! - [`update`] and [`diff`]: update operators, and what they changed.
+//! - [`update`] and [`diff`]: update operators, and what they changed; [`stored_id`]: what an `_id` may not have in it.
 //!
 //! Nothing here touches a disk, a clock or a socket: the time and random numbers are passed in.
 
@@ -18,6 +18,7 @@ pub mod path;
 pub mod projection;
 pub mod schema;
 pub mod sort;
+pub mod stored_id;
 mod ticks;
 pub mod update;
 pub mod validation;

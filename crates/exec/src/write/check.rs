@@ -2,6 +2,7 @@
 
 use sheaf_bson::{DocBuf, MAX_DOCUMENT_SIZE, ObjectId, RawDoc, Timestamp, Value};
 use sheaf_errors::{Code, Result, bail};
+use sheaf_query::stored_id::dollar_field;
 
 /// Checks a document for insertion and gives it the form in which it is stored: `_id` first (made if there is
 /// none), empty timestamps at the top level filled in. `None`: it can be stored as it is.
@@ -64,16 +65,13 @@ fn check_id(id: Value<'_>) -> Result<()> {
         Value::Array(_) => bail!(Code::INVALID_ID_FIELD, "can't use an array for _id"),
         Value::Undefined => bail!(Code::INVALID_ID_FIELD, "can't use a undefined for _id"),
         Value::Regex(_) => bail!(Code::INVALID_ID_FIELD, "can't use a regex for _id"),
-        Value::Document(inner) => {
-            match inner.iter().find(|element| element.key_bytes().first() == Some(&b'$')) {
-                Some(bad) => bail!(
-                    Code::DOLLAR_PREFIXED_FIELD_NAME,
-                    "_id fields may not contain '$'-prefixed fields: {} is not valid for storage.",
-                    bad.key()
-                ),
-                None => Ok(()),
-            }
-        }
+        Value::Document(inner) => match dollar_field(inner) {
+            Some(bad) => bail!(
+                Code::DOLLAR_PREFIXED_FIELD_NAME,
+                "_id fields may not contain '$'-prefixed fields: {bad} is not valid for storage."
+            ),
+            None => Ok(()),
+        },
         _ => Ok(()),
     }
 }

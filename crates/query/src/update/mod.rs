@@ -22,6 +22,8 @@ use sheaf_errors::{Code, Error, Result, bail};
 use sheaf_expr::ParseCx;
 use sheaf_meter::Held;
 
+use crate::stored_id::dollar_field;
+
 pub use pipeline::{ReplaceRoot, unset_spec};
 pub use simple::{SimpleOutcome, SimpleUpdate};
 pub use upsert::Equalities;
@@ -323,12 +325,11 @@ fn id_first(doc: DocBuf, new_id: impl FnOnce() -> ObjectId) -> Result<DocBuf> {
         bail!(Code::INVALID_ID_FIELD, "The '_id' value cannot be of type {}", id.type_name());
     }
     if let Value::Document(inner) = id
-        && let Some(bad) = inner.iter().find(|element| element.key().starts_with('$'))
+        && let Some(bad) = dollar_field(inner)
     {
         bail!(
             Code::DOLLAR_PREFIXED_FIELD_NAME,
-            "_id fields may not contain '$'-prefixed fields: {} is not valid for storage.",
-            bad.key()
+            "_id fields may not contain '$'-prefixed fields: {bad} is not valid for storage."
         );
     }
     if raw.iter().next().is_some_and(|first| first.key() == "_id") {

@@ -4,8 +4,9 @@
 //! What all of them have together is limited. Who needs more room than there is waits in a queue, and does not read
 //! meanwhile, so its client waits, too. Large steps are taken ([`wanted`]), so that room goes to few messages that come to
 //! their end rather than to many of which each has a part; and one at a time goes on without room, so that these cannot
-//! wait for each other for ever. Where room is short, who keeps it and does nothing for it loses its connection
-//! after a second instead of half a minute.
+//! wait for each other for ever. Small messages have a quarter of the room for themselves, so that they need not wait behind large ones.
+//! Where room is short, who keeps it and does nothing for it, or little lately, loses its connection after a second or two instead
+//! of half a minute.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,6 +21,12 @@ pub const FREE_BYTES: usize = 64 * 1024;
 /// A message that needs more than that asks for so much, and only then for all of itself.
 const FIRST_STEP_BYTES: usize = 8 << 20;
 
+/// Messages up to this length have room of their own...
+const SMALL_BYTES: u64 = 1 << 20;
+
+/// ...of which there is one part in so many.
+const SMALL_PART: u64 = 4;
+
 /// What room is counted in.
 const UNIT: u64 = 1024;
 
@@ -29,7 +36,7 @@ const PATIENCE: (Duration, Duration) = (Duration::from_secs(30), Duration::from_
 /// [`PATIENCE`] where others need the room.
 const PRESSED_PATIENCE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(2));
 
-/// Bytes a second that a message must come to in the end.
+/// Bytes a second that a message must come to in the end, and all the time where others need the room.
 const SLOWEST: u64 = 64 * 1024;
 
 /// How long a connection waits for room.
@@ -56,18 +63,26 @@ pub struct Buffers {
     limit: u64,
     waiting: AtomicU64,
     room: Arc<Semaphore>,
+    /// For small messages alone; they may have of the other as well.
+    small: Arc<Semaphore>,
     overdraft: Arc<Semaphore>,
 }
 
 impl Buffers {
     /// Room for so many bytes of what `process` counts.
     pub fn new(process: &Arc<Process>, limit: u64) -> Arc<Self> {
-        let units = (limit / UNIT).min(u64::from(u32::MAX)) as usize;
+        Self::with(process, limit - limit / SMALL_PART, limit / SMALL_PART)
+    }
+
+    /// With so many bytes for all, and so many for small messages.
+    fn with(process: &Arc<Process>, room: u64, small: u64) -> Arc<Self> {
+        let units = |bytes: u64| (bytes / UNIT).min(u64::from(u32::MAX)) as usize;
         Arc::new(Buffers {
             messages: Part::of(process),
-            limit,
+            limit: room + small,
             waiting: AtomicU64::new(0),
-            room: Arc::new(Semaphore::new(units)),
+            room: Arc::new(Semaphore::new(units(room))),
+            small: Arc::new(Semaphore::new(units(small))),
             overdraft: Arc::new(Semaphore::new(1)),
         })
     }
@@ -75,6 +90,7 @@ impl Buffers {
     /// The node shuts down: nobody waits for room any more, or gets any.
     pub fn end(&self) {
         self.room.close();
+        self.small.close();
         self.overdraft.close();
     }
 
@@ -90,12 +106,62 @@ impl Buffers {
             || self.messages.process().pressure() >= Pressure::High
     }
 
-    /// Whether a message of which so many bytes are there, which began and last moved at these times, has stood still for too
-    /// long, or is too slow by far.
-    pub fn is_stuck(&self, began: Instant, moved: Instant, filled: usize) -> bool {
-        let (still, slow) = if self.is_pressed() { PRESSED_PATIENCE } else { PATIENCE };
-        let in_all = slow + Duration::from_secs(filled as u64 / SLOWEST);
-        moved.elapsed() >= still || began.elapsed() >= in_all
+    /// Whether a message has stood still for too long, or is too slow by far.
+    pub fn is_stuck(&self, pace: &Pace) -> bool {
+        let pressed = self.is_pressed();
+        if pressed && pace.was_slow {
+            return true;
+        }
+        let (still, slow) = if pressed { PRESSED_PATIENCE } else { PATIENCE };
+        let in_all = slow + Duration::from_secs(pace.filled as u64 / SLOWEST);
+        pace.moved.elapsed() >= still || pace.began.elapsed() >= in_all
+    }
+
+    /// Whether a reply of which nothing has been taken since then keeps room that others need.
+    pub fn is_kept_from_others(&self, since: Instant) -> bool {
+        self.is_pressed() && since.elapsed() >= PRESSED_PATIENCE.0
+    }
+}
+
+/// How a message comes.
+pub struct Pace {
+    began: Instant,
+    /// When it last moved, and how much of it was there.
+    moved: Instant,
+    filled: usize,
+    /// The same when its speed was last looked at.
+    looked: Instant,
+    filled_then: usize,
+    /// Whether it was too slow from one look to the next.
+    was_slow: bool,
+}
+
+impl Pace {
+    /// It begins with so many bytes.
+    pub fn new(now: Instant, filled: usize) -> Pace {
+        Pace { began: now, moved: now, filled, looked: now, filled_then: filled, was_slow: false }
+    }
+
+    /// So many bytes are there.
+    pub fn moves(&mut self, now: Instant, filled: usize) {
+        (self.moved, self.filled) = (now, filled);
+        self.look(now);
+    }
+
+    /// Looks how fast it is, now and then.
+    pub fn look(&mut self, now: Instant) {
+        let time = now.saturating_duration_since(self.looked);
+        if time >= PRESSED_PATIENCE.1 {
+            let least = SLOWEST as f64 * time.as_secs_f64();
+            self.was_slow = ((self.filled - self.filled_then) as f64) < least;
+            (self.looked, self.filled_then) = (now, self.filled);
+        }
+    }
+
+    /// It was not read from for so long.
+    pub fn has_waited(&mut self, time: Duration) {
+        self.began += time;
+        self.looked += time;
     }
 }
 
@@ -104,13 +170,15 @@ pub struct Claim {
     buffers: Arc<Buffers>,
     bytes: u64,
     room: Option<OwnedSemaphorePermit>,
+    /// Whether it is of that for small messages.
+    is_small: bool,
     overdraft: Option<OwnedSemaphorePermit>,
 }
 
 impl Claim {
     /// Nothing yet.
     pub fn on(buffers: &Arc<Buffers>) -> Self {
-        Claim { buffers: buffers.clone(), bytes: 0, room: None, overdraft: None }
+        Claim { buffers: buffers.clone(), bytes: 0, room: None, is_small: false, overdraft: None }
     }
 
     /// Counts so many bytes, whether there is room or not: they are there already.
@@ -123,11 +191,13 @@ impl Claim {
         self.room.as_ref().map_or(0, OwnedSemaphorePermit::num_permits)
     }
 
-    fn add(&mut self, permit: OwnedSemaphorePermit) {
+    /// Room that comes to what it has; what it had of the other kind it gives back.
+    fn add(&mut self, permit: OwnedSemaphorePermit, small: bool) {
         match &mut self.room {
-            Some(room) => room.merge(permit),
-            None => self.room = Some(permit),
+            Some(room) if !small && !self.is_small => room.merge(permit),
+            _ => self.room = Some(permit),
         }
+        self.is_small = small;
     }
 
     /// Waits until there is room for a buffer of this size; says how long that took. `None`: too long.
@@ -144,7 +214,7 @@ impl Claim {
         } else if units > have {
             waited = self.calm().await;
             if self.overdraft.is_none() {
-                waited += self.more((units - have) as u32).await?;
+                waited += self.more(units as u32).await?;
             }
         }
         if units == 0 {
@@ -170,18 +240,26 @@ impl Claim {
         began.elapsed()
     }
 
+    /// Waits until it has so many units in all.
     async fn more(&mut self, units: u32) -> Option<Duration> {
-        if let Ok(permit) = self.buffers.room.clone().try_acquire_many_owned(units) {
-            self.add(permit);
+        let buffers = self.buffers.clone();
+        let small = u64::from(units) * UNIT <= SMALL_BYTES && (self.is_small || self.room.is_none());
+        let missing = if self.is_small { units } else { units - self.units() as u32 };
+        if small && let Ok(permit) = buffers.small.clone().try_acquire_many_owned(units) {
+            self.add(permit, true);
+            return Some(Duration::ZERO);
+        }
+        if let Ok(permit) = buffers.room.clone().try_acquire_many_owned(missing) {
+            self.add(permit, false);
             return Some(Duration::ZERO);
         }
         let began = Instant::now();
-        let buffers = self.buffers.clone();
         buffers.waiting.fetch_add(1, Ordering::Relaxed);
         let _waiting = Waiting(&buffers);
         tokio::select! {
             biased;
-            permit = buffers.room.clone().acquire_many_owned(units) => self.add(permit.ok()?),
+            permit = buffers.small.clone().acquire_many_owned(units), if small => self.add(permit.ok()?, true),
+            permit = buffers.room.clone().acquire_many_owned(missing) => self.add(permit.ok()?, false),
             permit = buffers.overdraft.clone().acquire_owned() => self.overdraft = permit.ok(),
             () = tokio::time::sleep(ROOM_PATIENCE) => return None,
         }
@@ -210,7 +288,7 @@ mod tests {
     const MEGA: usize = 1 << 20;
 
     fn buffers(limit: u64) -> Arc<Buffers> {
-        Buffers::new(&Process::new(1 << 40, 1 << 40), limit)
+        Buffers::with(&Process::new(1 << 40, 1 << 40), limit, 0)
     }
 
     async fn until_waiting(buffers: &Buffers, count: u64) {
@@ -276,23 +354,62 @@ mod tests {
         assert_eq!(buffers.used(), 0);
     }
 
+    #[tokio::test]
+    async fn small_ones_do_not_wait_behind_large_ones() {
+        let buffers = Buffers::with(&Process::new(1 << 40, 1 << 40), 10 * MEGA as u64, 2 * MEGA as u64);
+        let [mut first, mut second, mut third] = [(); 3].map(|()| Claim::on(&buffers));
+        let mut small = [(); 4].map(|()| Claim::on(&buffers));
+        first.room(FREE_BYTES + 10 * MEGA).await.unwrap();
+        second.room(FREE_BYTES + 8 * MEGA).await.unwrap();
+        let large = tokio::spawn(async move { third.room(FREE_BYTES + 8 * MEGA).await.map(|_| third) });
+        until_waiting(&buffers, 1).await;
+        for one in &mut small {
+            assert_eq!(one.room(FREE_BYTES + MEGA / 2).await, Some(Duration::ZERO));
+        }
+        // One that turns out to be large waits like others, and gives its room back when it has got some.
+        let [mut grows, others @ ..] = small;
+        let grown = tokio::spawn(async move { grows.room(FREE_BYTES + 2 * MEGA).await.map(|_| grows) });
+        until_waiting(&buffers, 2).await;
+        drop(first);
+        let third = large.await.unwrap().unwrap();
+        let grows = grown.await.unwrap().unwrap();
+        assert_eq!(buffers.small.available_permits() as u64 * UNIT, MEGA as u64 / 2);
+        drop((second, third, grows, others));
+        assert_eq!((buffers.used(), buffers.is_pressed()), (0, false));
+        assert_eq!(buffers.room.available_permits() as u64 * UNIT, 10 * MEGA as u64);
+    }
+
     #[test]
     fn what_stands_still_is_stuck_and_sooner_where_room_is_short() {
         let buffers = buffers(10);
         let now = Instant::now();
-        let Some(before) = now.checked_sub(Duration::from_secs(5)) else { return };
-        assert!(!buffers.is_stuck(before, before, 1000));
+        let ago = |seconds| {
+            now.checked_sub(Duration::from_secs(seconds)).expect("the machine has been up for a while")
+        };
+        let pace = Pace::new(ago(5), 1000);
+        assert!(!buffers.is_stuck(&pace));
         let mut claim = Claim::on(&buffers);
         claim.count(11);
-        assert!(buffers.is_stuck(before, before, 1000));
-        assert!(buffers.is_stuck(before, now, 1000), "it moves, but hardly");
-        assert!(!buffers.is_stuck(before, now, MEGA));
+        assert!(buffers.is_stuck(&pace));
+        let mut pace = Pace::new(ago(5), 1000);
+        pace.moves(now, 2000);
+        assert!(buffers.is_stuck(&pace), "it moves, but hardly");
+        let mut pace = Pace::new(ago(5), 1000);
+        pace.moves(now, MEGA);
+        assert!(!buffers.is_stuck(&pace));
+        // Much at first does not pay for the rest.
+        let mut pace = Pace::new(ago(6), 1000);
+        pace.moves(ago(4), 20 * MEGA);
+        pace.moves(now, 20 * MEGA + 100);
+        assert!(buffers.is_stuck(&pace));
+        claim.count(0);
+        assert!(!buffers.is_stuck(&pace), "nobody needs its room");
     }
 
     #[tokio::test]
     async fn messages_belong_to_the_memory_of_all_and_wait_while_it_is_short() {
         let process = Process::new(1 << 40, 1 << 40);
-        let buffers = Buffers::new(&process, 10 * MEGA as u64);
+        let buffers = Buffers::with(&process, 10 * MEGA as u64, 0);
         let mut claim = Claim::on(&buffers);
         claim.room(FREE_BYTES + MEGA).await.unwrap();
         assert_eq!(process.used(), MEGA as u64);

@@ -11,7 +11,7 @@ use sheaf_wire::{HEADER_LEN, Header};
 use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use super::{Connection, IDLE_BUFFER_BYTES, reason};
-use crate::buffers::{self, Claim, FREE_BYTES};
+use crate::buffers::{self, Claim, FREE_BYTES, Pace};
 use crate::strangers::{FIRST_WORD, MESSAGE_BYTES, makes_room};
 use crate::stream::Socket;
 
@@ -37,9 +37,8 @@ pub(super) enum Arrival {
 impl<S: Socket> Connection<S> {
     /// Reads until one whole message stands at the start of the buffer.
     pub(super) async fn read_message(&mut self) -> Result<Arrival, String> {
-        let mut begun: Option<Instant> = None;
+        let mut pace: Option<Pace> = None;
         loop {
-            let mut moved = None;
             let (mut wanted, mut room) = (IDLE_BUFFER_BYTES, IDLE_BUFFER_BYTES);
             if self.filled >= HEADER_LEN {
                 let length = match Header::parse(&self.buffer[..HEADER_LEN]) {
@@ -62,14 +61,16 @@ impl<S: Socket> Connection<S> {
             if self.buffer.len() < wanted {
                 // Waiting for room is not the client's fault.
                 let waited = self.room(room.max(self.buffer.len())).await?;
-                begun = begun.map(|begun| begun + waited);
+                if let Some(pace) = &mut pace {
+                    pace.has_waited(waited);
+                }
                 self.buffer.resize(wanted, 0);
             }
             if self.filled > 0 {
                 let now = Instant::now();
-                moved = Some((*begun.get_or_insert(now), now));
+                pace.get_or_insert_with(|| Pace::new(now, self.filled)).moves(now, self.filled);
             }
-            let Some(n) = self.read_some(moved).await? else { return Ok(Arrival::Silence) };
+            let Some(n) = self.read_some(pace.as_mut()).await? else { return Ok(Arrival::Silence) };
             if n == 0 {
                 return if self.filled == 0 {
                     Ok(Arrival::End)
@@ -82,10 +83,10 @@ impl<S: Socket> Connection<S> {
     }
 
     /// Reads what there is, waiting for some. `None`: nothing came for [`super::BUSY_SILENCE`] on a thread.
-    /// `moved` says when the message whose rest is waited for began, and when it last moved.
-    async fn read_some(&mut self, moved: Option<(Instant, Instant)>) -> Result<Option<usize>, String> {
-        if let Some((begun, moved)) = moved
-            && self.front.incoming.is_stuck(begun, moved, self.filled)
+    /// `pace` says how the message comes whose rest is waited for.
+    async fn read_some(&mut self, mut pace: Option<&mut Pace>) -> Result<Option<usize>, String> {
+        if let Some(pace) = &pace
+            && self.front.incoming.is_stuck(pace)
         {
             return Err(format!("a message is too slow: {} bytes", self.filled));
         }
@@ -100,7 +101,7 @@ impl<S: Socket> Connection<S> {
             let large = self.buffer.len() > IDLE_BUFFER_BYTES;
             let reading = self.stream.read(&mut self.buffer[self.filled..]);
             let is_stranger = self.client.is_stranger.load(Ordering::Relaxed);
-            if moved.is_none() && !large && self.greeted && !is_stranger {
+            if pace.is_none() && !large && self.greeted && !is_stranger {
                 return reading.await.map(Some).map_err(|error| error.to_string());
             }
             let client = &self.client;
@@ -111,7 +112,7 @@ impl<S: Socket> Connection<S> {
                     () = client.stranger.goes(), if is_stranger => Err(makes_room()),
                 }
             };
-            let result = match (moved, large) {
+            let result = match (&pace, large) {
                 (None, false) if self.greeted => Ok(reading.await),
                 (None, false) => tokio::time::timeout(FIRST_WORD, reading).await,
                 (None, true) => tokio::time::timeout(SILENCE, reading).await,
@@ -119,16 +120,18 @@ impl<S: Socket> Connection<S> {
             };
             match result {
                 Ok(result) => return result.map(Some).map_err(|error| error.to_string()),
-                Err(_) => match moved {
+                Err(_) => match &mut pace {
                     None if !large => return Err("the client does not say anything".to_owned()),
                     None => {
                         self.buffer = vec![0; IDLE_BUFFER_BYTES];
                         self.room(IDLE_BUFFER_BYTES).await?;
                     }
-                    Some((begun, moved)) if self.front.incoming.is_stuck(begun, moved, self.filled) => {
-                        return Err(format!("a message stopped after {} bytes", self.filled));
+                    Some(pace) => {
+                        pace.look(Instant::now());
+                        if self.front.incoming.is_stuck(pace) {
+                            return Err(format!("a message stopped after {} bytes", self.filled));
+                        }
                     }
-                    Some(_) => {}
                 },
             }
         }
@@ -176,7 +179,7 @@ impl<S: Socket> Connection<S> {
                     continue;
                 }
                 Some(Err(error)) => return Err(error.to_string()),
-                None => self.write_patiently(piece, rest.len()).await?,
+                None => self.write_patiently(piece).await?,
             };
             if n == 0 {
                 return Err("connection closed".into());
@@ -186,9 +189,9 @@ impl<S: Socket> Connection<S> {
         Ok(())
     }
 
-    /// Writes some of a reply, of which `left` bytes are left, to a client that does not take it at once. The clock
+    /// Writes some of a reply to a client that does not take it at once. The clock
     /// runs anew with every piece that it takes.
-    async fn write_patiently(&mut self, piece: &[u8], left: usize) -> Result<usize, String> {
+    async fn write_patiently(&mut self, piece: &[u8]) -> Result<usize, String> {
         let since = Instant::now();
         // The end of this process waits for answers, not for those who do not take them.
         self.client.answering.store(false, Ordering::Release);
@@ -198,9 +201,7 @@ impl<S: Socket> Connection<S> {
             if let Ok(written) = tokio::time::timeout(step, self.stream.write(piece)).await {
                 return written.map_err(|error| error.to_string());
             }
-            let pressed =
-                self.front.outgoing.is_pressed() && self.front.outgoing.is_stuck(since, since, left);
-            if pressed || since.elapsed() >= limit {
+            if self.front.outgoing.is_kept_from_others(since) || since.elapsed() >= limit {
                 return Err("the client does not read its replies".to_owned());
             }
         }

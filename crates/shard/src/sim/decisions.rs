@@ -8,6 +8,7 @@ use crate::transaction::{Answer, ReplyId, Request, Row};
 use crate::types::TransactionId;
 
 use super::Mutation;
+use super::deciding::{Applied, Batch, Decided, Deciding, Outbox, Question, Round, Telling};
 use super::message::{Address, Call, Return};
 use super::router::Pending;
 use super::world::World;
@@ -20,77 +21,6 @@ const HELD_MILLIS: u64 = 400;
 
 /// How often shards are asked what is on majorities.
 const CONFIRM_EVERY_MILLIS: u64 = 100;
-
-/// A transaction and the time of its commit.
-pub(super) type Decided = (TransactionId, ClusterTime);
-
-/// What a router has to tell a shard.
-#[derive(Default)]
-struct Outbox {
-    waiting: Vec<Decided>,
-    /// When the first of these came.
-    since: u64,
-    is_busy: bool,
-}
-
-/// A commit of which shards are being told.
-struct Telling {
-    at: ClusterTime,
-    writers: BTreeSet<usize>,
-    left: usize,
-    has_failed: bool,
-}
-
-/// A commit that all its shards have applied.
-struct Applied {
-    id: TransactionId,
-    at: ClusterTime,
-    writers: BTreeSet<usize>,
-}
-
-/// A question about all of these.
-struct Round {
-    all: Vec<Applied>,
-    unsure: BTreeSet<usize>,
-    left: usize,
-}
-
-/// What a router has decided and its shards do not all have yet.
-#[derive(Default)]
-pub(super) struct Deciding {
-    boxes: BTreeMap<usize, Outbox>,
-    telling: BTreeMap<TransactionId, Telling>,
-    /// Where that has failed, and the commit goes on by itself.
-    alone: BTreeSet<TransactionId>,
-    applied: Vec<Applied>,
-    round: Option<Round>,
-    asked_at: u64,
-}
-
-impl Deciding {
-    /// Whether the commit's own machine tells its shards.
-    pub fn is_alone(&self, id: &TransactionId) -> bool {
-        self.alone.contains(id)
-    }
-}
-
-/// A message with decisions that a shard has not answered.
-pub(super) struct Batch {
-    from: Address,
-    number: u64,
-    all: Vec<Decided>,
-    /// What is applied up to here is told.
-    until: u64,
-}
-
-/// A question whether a majority has decisions.
-pub(super) struct Question {
-    from: Address,
-    number: u64,
-    all: Vec<Decided>,
-    has: Vec<bool>,
-    left: BTreeMap<ReplyId, usize>,
-}
 
 impl World {
     // The router.

@@ -11,7 +11,7 @@ use crate::time::ClusterTime;
 use crate::transaction::{Answer, Executed, Outcome, Request};
 use crate::types::TransactionId;
 
-use super::decisions::Decided;
+use super::deciding::Decided;
 use super::store::{Key, Statements, Value};
 
 /// Where a message comes from or goes to.

@@ -7,6 +7,7 @@
 
 mod client;
 mod conduct;
+mod deciding;
 mod decisions;
 mod directory;
 mod disk;

@@ -11,7 +11,7 @@ use crate::transaction::{Executed, ReplyId, Rows, WaiterId};
 use crate::types::TransactionId;
 use crate::{LogRecord, ReaderId, Shard};
 
-use super::decisions::{Batch, Question};
+use super::deciding::{Batch, Question};
 use super::directory::shard_id;
 use super::disk::Disk;
 use super::message::{Address, Op};

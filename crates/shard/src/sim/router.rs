@@ -8,7 +8,7 @@ use crate::transaction::{Committer, CommitterEffect, Executed, Outcome, Part, Re
 use crate::types::TransactionId;
 
 use super::Mutation;
-use super::decisions::{Decided, Deciding};
+use super::deciding::{Decided, Deciding};
 use super::directory::{shard_id, shard_key, shard_number};
 use super::message::{Address, Call, Change, Command, Done, Message, Op, Retryable, Return, Seen};
 use super::plan::Plan;

@@ -195,10 +195,10 @@ impl Front {
 
     /// Begins a clean shutdown: running operations are interrupted, listeners stop.
     pub fn begin_shutdown(&self) {
-        if !self.shutting_down.swap(true, Ordering::Relaxed) {
-            if let Some(audit) = &self.audit {
-                audit.end(&self.itself(), &self.own_event("shutdown", DocBuf::new()));
-            }
+        if !self.shutting_down.swap(true, Ordering::Relaxed)
+            && let Some(audit) = &self.audit
+        {
+            audit.end(&self.itself(), &self.own_event("shutdown", DocBuf::new()));
         }
         self.memory.end();
         self.incoming.end();

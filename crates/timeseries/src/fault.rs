@@ -70,7 +70,6 @@ mod tests {
     use sheaf_bson::{DocBuf, ObjectId, doc};
 
     use super::*;
-    use crate::{Measurement, normalized_meta};
 
     fn options() -> TimeseriesOptions {
         TimeseriesOptions::parse(doc! { "timeField": "t" }.as_raw(), "x").unwrap().resolve().unwrap()

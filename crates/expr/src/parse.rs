@@ -143,24 +143,24 @@ fn parse_fields(doc: RawDoc<'_>, cx: &mut ParseCx) -> Result<Expr> {
         }
         fields.push((name.into(), Expr::parse(element.value(), cx)?));
     }
+    let fixed = fields.iter().all(|(_, field)| field.constant().is_some());
     let expr = Expr(Node::Object(fields.into()));
-    Ok(match &expr.0 {
-        Node::Object(fields) if fields.iter().all(|(_, field)| field.constant().is_some()) => fold(&expr)?,
-        _ => expr,
-    })
+    Ok(if fixed { fold(expr) } else { expr })
 }
 
 fn parse_array(array: RawDoc<'_>, cx: &mut ParseCx) -> Result<Expr> {
     let items = array.values().map(|item| Expr::parse(item, cx)).collect::<Result<Vec<_>>>()?;
     let fixed = items.iter().all(|item| item.constant().is_some());
     let expr = Expr(Node::Array(items.into()));
-    Ok(if fixed { fold(&expr)? } else { expr })
+    Ok(if fixed { fold(expr) } else { expr })
 }
 
-/// The constant of an object or array of constants. Its evaluation fails only where the operation has to end, or has no memory for it.
-fn fold(expr: &Expr) -> Result<Expr> {
+/// The constant of an object or array of constants. Where there is no memory for it now, it is left to whoever evaluates it, if anybody
+/// does: that one fails.
+fn fold(expr: Expr) -> Expr {
     let arena = bumpalo::Bump::new();
-    Ok(Expr::literal(expr.eval(RawDoc::EMPTY, &crate::Env::new(&arena))?))
+    let constant = expr.eval(RawDoc::EMPTY, &crate::Env::new(&arena)).map(Expr::literal);
+    constant.unwrap_or(expr)
 }
 
 /// Parses `$a.b` or `$$name.a.b`.

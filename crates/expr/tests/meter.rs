@@ -306,7 +306,14 @@ fn constants_for_which_there_is_no_memory_are_no_null() {
     });
     let process = Process::new(8 << 20, 8 << 20);
     let _entered = sheaf_meter::enter(Meter::background(&process));
-    let error =
-        Expr::parse(list.as_raw().get_or_missing(""), &mut ParseCx::new()).expect_err("it is too large");
-    assert_eq!(error.code(), Code::EXCEEDED_MEMORY_LIMIT, "{error:?}");
+    let arena = Bump::new();
+    // Whether it is found when it is parsed or when it is evaluated, nobody goes on with something else.
+    let parsed = Expr::parse(list.as_raw().get_or_missing(""), &mut ParseCx::new());
+    let code = match &parsed {
+        Ok(expr) => {
+            expr.eval(RawDoc::EMPTY, &Env::new(&arena)).map(|_| ()).expect_err("it is too large").code()
+        }
+        Err(error) => error.code(),
+    };
+    assert_eq!(code, Code::EXCEEDED_MEMORY_LIMIT);
 }

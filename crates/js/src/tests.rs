@@ -141,7 +141,7 @@ fn there_is_no_way_out() {
 
 #[test]
 fn an_endless_loop_ends_with_its_operation() {
-    let process = Process::new(64 << 20, 64 << 20);
+    let process = Process::new(4 << 30, 64 << 20);
     let meter = Meter::background(&process);
     for code in [
         "while (true) {}",
@@ -161,7 +161,7 @@ fn an_endless_loop_ends_with_its_operation() {
 
 #[test]
 fn an_operation_does_not_wait_for_built_in_functions() {
-    let process = Process::new(64 << 20, 64 << 20);
+    let process = Process::new(4 << 30, 64 << 20);
     let meter = Meter::background(&process);
     // Each ends by itself after a minute or two, with a value; between two looks there are 10,000 calls.
     for code in [

@@ -259,7 +259,8 @@ mod tests {
 
     #[test]
     fn who_does_not_heed_is_left_behind_and_comes_back() {
-        let process = Process::new(64 << 20, 64 << 20);
+        // The share of one user is for all tests of this program.
+        let process = Process::new(4 << 30, 64 << 20);
         let meter = Meter::background(&process);
         let _entered = sheaf_meter::enter(meter.clone());
         let account = meter.account();

@@ -141,15 +141,17 @@ impl Process {
     /// Has the largest accounts of those end who have most together, until what ends has so many bytes; says how many were told to, and
     /// how much they have. Their memory comes back when they end: at once, where nobody works for them.
     pub fn shed(&self, bytes: u64) -> (usize, u64) {
-        self.shed_others(bytes, None)
+        self.shed_others(bytes, None, false)
     }
 
-    fn shed_others(&self, bytes: u64, spared: Option<&Account>) -> (usize, u64) {
+    /// `asking` is spared, or comes after others of its owner that have about as much: it is at work, they may not be.
+    fn shed_others(&self, bytes: u64, asking: Option<&Account>, spared: bool) -> (usize, u64) {
         let accounts: Vec<Arc<Account>> = {
             let mut listed = self.listed.lock();
             listed.retain(|account| account.strong_count() > 0);
             listed.iter().filter_map(Weak::upgrade).collect()
         };
+        let is_asking = |account: &Arc<Account>| asking.is_some_and(|one| std::ptr::eq(one, &**account));
         let mut coming = 0;
         let mut owners = HashMap::<u64, OfOwner>::new();
         for account in accounts {
@@ -157,11 +159,12 @@ impl Process {
             let used = account.may_come();
             if account.is_shed() {
                 coming += used;
-            } else if used > 0 && !spared.is_some_and(|one| std::ptr::eq(one, &*account)) {
+            } else if used > 0 && !(spared && is_asking(&account)) {
                 owners.entry(account.owner).or_default().add(used, account);
             }
         }
-        owners.values_mut().for_each(|own| own.accounts.sort_by_key(|(used, _)| *used));
+        let order = |(used, account): &(u64, Arc<Account>)| (used.ilog2(), !is_asking(account), *used);
+        owners.values_mut().for_each(|own| own.accounts.sort_by_key(order));
         let (mut count, mut shed) = (0, 0);
         while coming < bytes
             && let Some(most) = owners.values_mut().max_by_key(|own| own.bytes)
@@ -182,7 +185,7 @@ impl Process {
     /// a quarter and cannot wait for others to end.
     fn make_room(&self, asking: &Account, total: u64) -> Result<()> {
         let small = asking.used() <= SMALL_BYTES;
-        self.shed_others(total - self.limit.min(total), small.then_some(asking));
+        self.shed_others(total - self.limit.min(total), Some(asking), small);
         asking.check()?;
         let beyond = if small { self.limit / 2 } else { self.limit / 4 };
         if self.used() > self.limit.saturating_add(beyond) { Err(self.full()) } else { Ok(()) }

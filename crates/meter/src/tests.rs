@@ -394,6 +394,17 @@ fn who_has_most_together_makes_room_for_others() {
 }
 
 #[test]
+fn who_is_at_work_comes_after_others_that_have_as_much() {
+    let mega = 1 << 20;
+    let process = Process::new(100 * mega, 60 * mega);
+    let (idle, at_work) = (Account::new(&process), Account::new(&process));
+    let _idle = idle.reserve(48 * mega).unwrap();
+    let mut held = at_work.reserve(50 * mega).unwrap();
+    held.grow(4 * mega).expect("the other makes room");
+    assert!(idle.is_shed() && !at_work.is_shed());
+}
+
+#[test]
 fn what_does_not_come_back_is_not_waited_for() {
     let process = Process::new(100 << 20, 100 << 20);
     let (lost, other) = (Account::new(&process), Account::new(&process));

@@ -277,6 +277,13 @@ impl Directory {
         }
     }
 
+    /// The primary shard of a database, as far as it is known and not to be asked for again; nobody is asked.
+    pub fn known_database(&self, db: &str) -> Option<Shard> {
+        let is_fresh = |known: &&Known| known.read.elapsed() <= FRESH_DATABASE;
+        let name = self.databases.read().get(db).filter(is_fresh)?.shard.clone();
+        self.shards.read().by_name.get(&name).cloned()
+    }
+
     /// The primary shard of a database. `None`: there is no such database.
     ///
     /// Errors: those of asking the config servers.

@@ -138,11 +138,18 @@ impl ClientAccess {
     pub fn user(&self) -> Option<&UserName> {
         self.login.as_ref().map(|login| &login.name)
     }
+
+    /// By what sessions name the client's user.
+    pub fn digest(&self) -> Option<[u8; 32]> {
+        self.login.as_ref().map(|login| login.digest)
+    }
 }
 
 /// A client that has proved who it is.
 pub(crate) struct Login {
     pub name: UserName,
+    /// By what sessions name it: a router says so with each command.
+    pub digest: [u8; 32],
     /// The user's own number: one that is made anew with the same name is another.
     pub id: Option<[u8; 16]>,
     /// The token that has said so; the client is nobody when it holds no more.
@@ -154,7 +161,7 @@ pub(crate) struct Login {
 impl Login {
     /// Who it is.
     pub fn without_known(&self) -> Login {
-        Login { name: self.name.clone(), id: self.id, token: self.token.clone(), known: None }
+        Login { name: self.name.clone(), token: self.token.clone(), known: None, ..*self }
     }
 }
 

@@ -413,8 +413,13 @@ fn log_in(
     }
     let claims = token.as_ref().map(|token| token.logged.as_raw());
     noted::authenticated(request, mechanism, (&user.user, &user.db), Some(&account), claims, Code::OK)?;
-    request.client.access.lock().login =
-        Some(Login { name: user.clone(), id: account.user.id, token: token.clone(), known: None });
+    request.client.access.lock().login = Some(Login {
+        name: user.clone(),
+        digest: sheaf_auth::user_digest(user),
+        id: account.user.id,
+        token: token.clone(),
+        known: None,
+    });
     request.front.is_known(request.client);
     request.front.logins.succeed(counted(request, mechanism, account.is_member()));
     let mut attributes = doc! {

@@ -148,14 +148,20 @@ impl<'a> Operation<'a> {
             }
             _ => {}
         }
-        if makes {
-            return directory.make_database(db, &go_on).map(Target::Shard);
-        }
-        if let Some(shard) = directory.database(db, &go_on)? {
+        if let Some(shard) = directory.known_database(db) {
             return Ok(Target::Shard(shard));
         }
-        let any = directory.shards(&go_on)?.into_iter().next();
-        any.map(Target::Shard).ok_or_else(|| Error::new(Code::SHARD_NOT_FOUND, "No shards found"))
+        // Each second one of them asks, and waits.
+        self.blocking(|| {
+            if makes {
+                return directory.make_database(db, &go_on).map(Target::Shard);
+            }
+            if let Some(shard) = directory.database(db, &go_on)? {
+                return Ok(Target::Shard(shard));
+            }
+            let any = directory.shards(&go_on)?.into_iter().next();
+            any.map(Target::Shard).ok_or_else(|| Error::new(Code::SHARD_NOT_FOUND, "No shards found"))
+        })
     }
 
     /// The state of the operation's session, of which one operation with a number runs at a time.

@@ -54,29 +54,38 @@ impl Operation<'_> {
         if name.is_empty() || name.starts_with("system.") {
             return Ok(false);
         }
-        self.blocking(|| {
-            let is_plain = self.believed(db, name)?.is_some_and(|believed| believed.sharded.is_none());
-            if !is_plain {
-                return Ok(false);
-            }
-            let buckets = buckets_namespace(db, name);
-            // Shards refuse a write to measurements by a router that does not know of the buckets; so few are, that asking about each
-            // collection would be for nothing, and wait where nobody answers.
-            let buckets = match self.corrected.get() || !WRITES.contains(&self.command.name) {
-                true => Some(self.router.directory.collection(&buckets, &|| self.check_interrupt())?),
-                false => self.router.directory.known_collection(&buckets),
-            };
-            let buckets = buckets.and_then(|buckets| buckets.sharded.clone());
-            Ok(buckets.is_some_and(|buckets| buckets.timeseries.is_some()))
-        })
+        let is_plain = self.believed(db, name)?.is_some_and(|believed| believed.sharded.is_none());
+        if !is_plain {
+            return Ok(false);
+        }
+        let buckets = buckets_namespace(db, name);
+        // Shards refuse a write to measurements by a router that does not know of the buckets; so few are, that asking about each
+        // collection would be for nothing, and wait where nobody answers.
+        let buckets = match self.corrected.get() || !WRITES.contains(&self.command.name) {
+            true => Some(self.collection(&buckets)?),
+            false => self.router.directory.known_collection(&buckets),
+        };
+        let buckets = buckets.and_then(|buckets| buckets.sharded.clone());
+        Ok(buckets.is_some_and(|buckets| buckets.timeseries.is_some()))
     }
 
     fn believed(&self, db: &str, collection: &str) -> Result<Option<Arc<Believed>>> {
         if matches!(db, "admin" | "config" | "local") {
             return Ok(None);
         }
-        let ns = format!("{db}.{collection}");
-        self.router.directory.collection(&ns, &|| self.check_interrupt()).map(Some)
+        self.collection(&format!("{db}.{collection}")).map(Some)
+    }
+
+    /// What is believed of a namespace. The thread's other duties go elsewhere only if somebody has to be asked: that costs more than a look
+    /// at what is known.
+    ///
+    /// Errors: those of asking the config servers.
+    fn collection(&self, ns: &str) -> Result<Arc<Believed>> {
+        let directory = &self.router.directory;
+        match directory.known_collection(ns) {
+            Some(known) => Ok(known),
+            None => self.blocking(|| directory.collection(ns, &|| self.check_interrupt())),
+        }
     }
 }
 
@@ -133,7 +142,7 @@ impl<'o, 'a> Route<'o, 'a> {
         let op = self.op;
         sheaf_front::args::check_db_name(self.db)?;
         if self.believed.is_none() {
-            self.believed = op.blocking(|| op.believed(self.db, self.collection))?;
+            self.believed = op.believed(self.db, self.collection)?;
         }
         if let Some(sharded) = self.believed.as_ref().and_then(|believed| believed.sharded.clone()) {
             return Ok(Placed::Spread(sharded));
@@ -185,8 +194,7 @@ impl<'o, 'a> Route<'o, 'a> {
         let other = other_namespace(&error).filter(|ns| *ns != ours);
         match (&other, &self.believed) {
             (Some(other), _) => {
-                let believed =
-                    op.blocking(|| op.router.directory.collection(other, &|| op.check_interrupt()))?;
+                let believed = op.collection(other)?;
                 op.router.directory.stale(&believed);
             }
             (None, Some(believed)) => op.router.directory.stale(believed),
@@ -209,7 +217,7 @@ impl<'o, 'a> Route<'o, 'a> {
             return op.blocking(|| self.pause());
         }
         let before = self.believed.take();
-        self.believed = op.blocking(|| op.believed(self.db, self.collection))?;
+        self.believed = op.believed(self.db, self.collection)?;
         if self.is_past() {
             return Err(laid_out_anew(&error));
         }

@@ -4,6 +4,7 @@ use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustls::Connection;
 use rustls::pki_types::CertificateDer;
 
@@ -128,21 +129,29 @@ impl Blocking {
 
     /// Whether a read would not wait: there is something to be read, or the connection is over.
     pub fn is_readable(&mut self) -> bool {
-        let looked = self.socket.set_nonblocking(true).and_then(|()| match &mut self.tls {
-            None => self.socket.peek(&mut [0]).map(drop),
-            Some(tls) => loop {
-                let state = tls.process_new_packets().map_err(broken)?;
-                if state.plaintext_bytes_to_read() > 0 || state.peer_has_closed() {
-                    break Ok(());
-                }
-                if tls.read_tls(&mut self.socket)? == 0 {
-                    break Ok(());
-                }
-            },
-        });
-        let back = self.socket.set_nonblocking(false);
-        !matches!(looked, Err(error) if error.kind() == io::ErrorKind::WouldBlock) || back.is_err()
+        let Some(tls) = &mut self.tls else { return has_something(&self.socket) };
+        loop {
+            match tls.process_new_packets() {
+                Ok(state) if state.plaintext_bytes_to_read() == 0 && !state.peer_has_closed() => {}
+                _ => return true,
+            }
+            // A part of a record, or a record that is for this side's TLS alone, is nothing to be read.
+            if !has_something(&self.socket) {
+                return false;
+            }
+            if !matches!(tls.read_tls(&mut self.socket), Ok(1..)) {
+                return true;
+            }
+        }
     }
+}
+
+/// Whether a socket has bytes, an end or an error. One question to the system: this is asked before each request on a connection that was
+/// used before.
+fn has_something(socket: &TcpStream) -> bool {
+    let mut asked = [PollFd::new(socket, PollFlags::IN)];
+    let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+    !matches!(poll(&mut asked, Some(&at_once)), Ok(0))
 }
 
 /// Writes what is encrypted.
@@ -200,5 +209,30 @@ impl Write for Blocking {
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    #[test]
+    fn whether_a_read_would_wait_is_seen_without_one() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mut other, _) = listener.accept().unwrap();
+        let mut connection = Blocking::plain(socket);
+        assert!(!connection.is_readable());
+        other.write_all(b"ab").unwrap();
+        connection.socket().peek(&mut [0]).unwrap();
+        assert!(connection.is_readable());
+        let mut bytes = [0; 2];
+        connection.read_exact(&mut bytes).unwrap();
+        assert!(&bytes == b"ab" && !connection.is_readable(), "what was there is read, once");
+        drop(other);
+        connection.socket().peek(&mut [0]).unwrap();
+        assert!(connection.is_readable(), "an end is something");
     }
 }

@@ -164,7 +164,7 @@ pub fn with_user_of_session(role: &dyn Role, client: &Client, body: RawDoc<'_>) 
         return None;
     }
     let lsid = body.get("lsid")?.as_doc()?;
-    let uid = sheaf_auth::user_digest(client.access.lock().user()?);
+    let uid = client.access.lock().digest()?;
     // What is said of a user without naming one is not heeded: by the other servers neither.
     if LogicalSessionId::parse(lsid).map_or(true, |id| id.uid.is_some()) {
         return None;

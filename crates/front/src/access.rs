@@ -1,5 +1,6 @@
 //! Who the client of a connection is.
 
+use std::any::Any;
 use std::sync::{Arc, LazyLock};
 
 use rand::Rng;
@@ -16,8 +17,11 @@ use crate::params::Parameters;
 
 /// The users that a role knows.
 pub trait Accounts: Send + Sync {
-    /// A number that is another one as soon as a user or a role has changed; `None` where it takes long to tell.
-    fn state(&self) -> Option<u64>;
+    /// The present state of all users and roles; `None` where it takes long to tell.
+    fn state(&self) -> Option<State>;
+
+    /// Whether that is still the present one, if it can be told more cheaply than by asking for the present one.
+    fn is_still(&self, state: &State) -> bool;
 
     /// The user of this name as it is now, with all that its roles come to now.
     ///
@@ -44,6 +48,15 @@ pub trait Accounts: Send + Sync {
     ///
     /// Errors: those of reading them.
     fn is_empty(&self) -> Result<bool>;
+}
+
+/// A state of all users and roles.
+#[derive(Clone)]
+pub struct State {
+    /// Another one as soon as a user or a role has changed.
+    pub number: u64,
+    /// By what those who keep them tell that it is still this one, without a lock that all connections share.
+    pub mark: Option<Arc<dyn Any + Send + Sync>>,
 }
 
 /// How a server treats its clients.
@@ -167,7 +180,7 @@ impl Login {
 
 /// A user as read in one state of all users and roles, and commands that it has been allowed: the next one is often the same.
 pub(crate) struct Known {
-    pub state: u64,
+    state: State,
     pub account: Arc<Account>,
     allowed: [Allowed; ALLOWED],
     /// Which of them makes room for the next.
@@ -183,39 +196,82 @@ struct Allowed {
     command: &'static str,
     db: String,
     first: Vec<u8>,
+    /// The last bytes of the first element: mostly it is there that others differ.
+    tail: [u8; TAIL],
 }
 
-/// Longer first elements are not remembered.
-const FIRST_BYTES: usize = 300;
+const TAIL: usize = 8;
+
+/// Shorter and longer first elements are not remembered.
+const FIRST_BYTES: std::ops::Range<usize> = TAIL..300;
+
+impl Allowed {
+    /// `rest` is the command as it came, from its first element on. An element ends by itself: whatever begins with the same bytes has
+    /// the same element.
+    fn is(&self, command: &'static str, db: &str, rest: &[u8]) -> bool {
+        std::ptr::eq(self.command, command)
+            && rest.get(..self.first.len()).is_some_and(|first| {
+                first.last_chunk() == Some(&self.tail)
+                    && same(self.db.as_bytes(), db.as_bytes())
+                    && same(&self.first, first)
+            })
+    }
+}
+
+/// Whether they are the same; of what is short by a few comparisons, which are done for each command: a call of the library's takes longer.
+#[inline]
+fn same(one: &[u8], other: &[u8]) -> bool {
+    fn ends<const N: usize>(bytes: &[u8]) -> (Option<&[u8; N]>, Option<&[u8; N]>) {
+        (bytes.first_chunk(), bytes.last_chunk())
+    }
+    one.len() == other.len()
+        && match one.len() {
+            4..8 => ends::<4>(one) == ends::<4>(other),
+            8..=16 => ends::<8>(one) == ends::<8>(other),
+            17..=32 => ends::<16>(one) == ends::<16>(other),
+            _ => one == other,
+        }
+}
 
 impl Known {
     /// Nothing has been allowed yet.
-    pub fn new(state: u64, account: Arc<Account>) -> Self {
+    pub fn new(state: State, account: Arc<Account>) -> Self {
         Known { state, account, allowed: Default::default(), next: 0 }
     }
 
+    /// Whether no user and no role has changed since.
+    pub fn holds(&mut self, accounts: &dyn Accounts) -> bool {
+        accounts.is_still(&self.state) || self.is_same(accounts.state())
+    }
+
+    /// Whether this is the same state; it may be told by something else meanwhile.
+    #[cold]
+    fn is_same(&mut self, now: Option<State>) -> bool {
+        let same = now.filter(|now| now.number == self.state.number);
+        let is_same = same.is_some();
+        self.state = same.unwrap_or_else(|| self.state.clone());
+        is_same
+    }
+
     /// Whether this was allowed: a command is the same here as long as name, database and first element are.
+    #[inline]
     pub fn has_allowed(&self, command: &'static str, db: &str, body: RawDoc<'_>) -> bool {
-        // An element ends by itself: whatever begins with the same bytes has the same element.
         let rest = &body.as_bytes()[4..];
-        self.allowed
-            .iter()
-            .any(|one| std::ptr::eq(one.command, command) && one.db == db && rest.starts_with(&one.first))
+        self.allowed.iter().any(|one| one.is(command, db, rest))
     }
 
     /// Remembers that this was allowed.
     pub fn allow(&mut self, command: &'static str, db: &str, body: RawDoc<'_>) {
         let Some(first) = body.iter().next() else { return };
         let first = first.as_bytes();
-        if first.len() > FIRST_BYTES {
-            return;
-        }
+        let Some(tail) = first.last_chunk().filter(|_| FIRST_BYTES.contains(&first.len())) else { return };
         let one = &mut self.allowed[self.next];
         one.command = command;
         one.db.clear();
         one.db.push_str(db);
         one.first.clear();
         one.first.extend_from_slice(first);
+        one.tail = *tail;
         self.next = (self.next + 1) % ALLOWED;
     }
 }
@@ -378,5 +434,47 @@ impl Rights {
     /// Whether the user has this role, by itself or by another.
     pub fn have_role(&self, role: &RoleName) -> bool {
         matches!(&self.0, Held::Account(account) if account.resolved.roles.contains(role))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_short_is_compared_as_what_is_long() {
+        for length in 0..80 {
+            let one: Vec<u8> = (0..length).collect();
+            assert!(same(&one, &one.clone()));
+            assert!(!same(&one, &[one.as_slice(), &[0]].concat()));
+            for at in 0..one.len() {
+                let mut other = one.clone();
+                other[at] ^= 0x40;
+                assert!(!same(&one, &other), "{length} {at}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_was_allowed_is_known_by_name_database_and_first_element() {
+        let account = Arc::new(Account::of_members(Vec::new()));
+        let mut known = Known::new(State { number: 1, mark: None }, account);
+        let find = |collection: &str| doc! { "find": collection, "filter": { "a": 1 } };
+        for collection in
+            ["a", "many", "a collection of a long name, which is longer than what is compared at once"]
+        {
+            let command = find(collection);
+            assert!(!known.has_allowed("find", "t", command.as_raw()));
+            known.allow("find", "t", command.as_raw());
+            assert!(known.has_allowed("find", "t", command.as_raw()));
+            assert!(known.has_allowed("find", "t", doc! { "find": collection }.as_raw()));
+            assert!(!known.has_allowed("find", "u", command.as_raw()));
+            assert!(!known.has_allowed("count", "t", command.as_raw()));
+            assert!(!known.has_allowed("find", "t", find(&format!("{collection}2")).as_raw()));
+        }
+        // What does not fit is not known again, and nothing else for it.
+        known.allow("ping", "t", doc! { "p": sheaf_bson::Value::Null }.as_raw());
+        assert!(!known.has_allowed("ping", "t", doc! { "p": sheaf_bson::Value::Null }.as_raw()));
+        assert!(!known.has_allowed("find", "t", DocBuf::new().as_raw()));
     }
 }

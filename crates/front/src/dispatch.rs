@@ -207,7 +207,9 @@ fn prepare(request: &mut Request<'_>, resumed: bool) -> Result<()> {
         request.rights = authorize::rights(request)?;
         authorize::between_servers(request)?;
         authorize::judge_time(request);
-        authorize::of_cursor(request)?;
+        if command.name == "getMore" {
+            authorize::of_cursor(request)?;
+        }
     }
     check::session_of_nobody(request);
     authorize::own_session(request)?;
@@ -263,12 +265,12 @@ fn execute<'a>(
         return finish::failed(request.part, error, None);
     }
     request.client.meter.begin(request.deadline());
+    request.client.meter.set_owner(request.owner());
     // What writes, or has written in a transaction, may hold what others wait for, so it waits for no turn.
     let takes_turns = request.only_reads() && !request.in_transaction();
     let conduct = Conduct {
         when_long: (!request.may_block).then_some(reactor::leave),
         takes_turns: takes_turns.then_some(reactor::park),
-        owner: request.owner(),
     };
     let _entered = sheaf_meter::enter_as(request.client.meter.clone(), conduct);
     request.struck.set(injected.data.is_some());

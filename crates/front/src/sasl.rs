@@ -509,14 +509,16 @@ pub fn supported(request: &Request<'_>, user: &str) -> Result<Vec<Mechanism>> {
 /// Errors: those of reading users and roles.
 pub fn account(request: &Request<'_>) -> Result<Option<Arc<Account>>> {
     let (state, login) = {
-        let access = request.client.access.lock();
-        let Some(login) = &access.login else { return Ok(None) };
-        // Before the user is read: what changes in between is read again next time.
-        let state = state(request);
-        if let Some(known) = login.known.as_ref().filter(|known| Some(known.state) == state) {
+        let mut access = request.client.access.lock();
+        let Some(login) = &mut access.login else { return Ok(None) };
+        let accounts = request.role.accounts();
+        if let (Some(known), Some(accounts)) = (&mut login.known, accounts)
+            && known.holds(accounts)
+        {
             return Ok(Some(known.account.clone()));
         }
-        (state, login.without_known())
+        // Before the user is read: what changes in between is read again next time.
+        (accounts.and_then(|accounts| accounts.state()), login.without_known())
     };
     if has_expired(request, &login) {
         return Ok(None);
@@ -538,16 +540,14 @@ pub fn account(request: &Request<'_>) -> Result<Option<Arc<Account>>> {
     Ok(account)
 }
 
-fn state(request: &Request<'_>) -> Option<u64> {
-    request.role.accounts().and_then(|accounts| accounts.state())
-}
-
 /// The client of the request, if it has been allowed the same [lately](Known), and nothing has changed since.
+#[inline]
 pub fn allowed_again(request: &Request<'_>) -> Option<Arc<Account>> {
-    let access = request.client.access.lock();
-    let known = access.login.as_ref()?.known.as_ref()?;
-    let allowed = known.has_allowed(request.command.name, request.db, request.body);
-    (allowed && Some(known.state) == state(request)).then(|| known.account.clone())
+    let mut access = request.client.access.lock();
+    let known = access.login.as_mut()?.known.as_mut()?;
+    let allowed = known.has_allowed(request.command.name, request.db, request.body)
+        && known.holds(request.role.accounts()?);
+    allowed.then(|| known.account.clone())
 }
 
 /// Remembers for [`allowed_again`] that this account has been allowed what the request asks for.

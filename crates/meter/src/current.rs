@@ -41,13 +41,11 @@ pub struct Conduct {
     pub when_long: Option<fn()>,
     /// How it waits when it takes turns with other long operations. What holds locks for long must not take turns.
     pub takes_turns: Option<Park>,
-    /// Whose it is, where each has a share of what there is for all; 0 if that is not known.
-    pub owner: u64,
 }
 
 impl Conduct {
     /// Nobody minds how long it is.
-    pub const FREE: Conduct = Conduct { when_long: None, takes_turns: None, owner: 0 };
+    pub const FREE: Conduct = Conduct { when_long: None, takes_turns: None };
 }
 
 /// The work of the thread since it entered its meter.
@@ -99,7 +97,6 @@ pub fn shield() -> Entered {
 
 /// Like [`enter`], for an operation that others mind when it is long.
 pub fn enter_as(meter: Arc<Meter>, conduct: Conduct) -> Entered {
-    meter.set_owner(conduct.owner);
     install(Some(meter), conduct)
 }
 

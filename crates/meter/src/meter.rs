@@ -34,7 +34,7 @@ pub struct Meter {
     /// Whether there is an account, so that a new operation need not lock to find none.
     has_account: AtomicBool,
     account: Mutex<Option<Arc<Account>>>,
-    /// See [`Conduct::owner`](crate::Conduct).
+    /// See [`Meter::set_owner`].
     owner: AtomicU64,
     /// The thread that waits for the operation's turn.
     waiting: Mutex<Option<Thread>>,
@@ -110,7 +110,8 @@ impl Meter {
         self.owner.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn set_owner(&self, owner: u64) {
+    /// Says whose its operation is, where each has a share of what there is for all; 0 if that is not known.
+    pub fn set_owner(&self, owner: u64) {
         self.owner.store(owner, Ordering::Relaxed);
     }
 

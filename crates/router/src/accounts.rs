@@ -13,7 +13,7 @@ use sheaf_auth::{Account, Feigned, Role, RoleName, Roles, UserDocument, UserName
 use sheaf_bson::{DocBuf, Value, doc};
 use sheaf_cluster::first_batch;
 use sheaf_errors::{Code, Error, Result};
-use sheaf_front::access::Accounts;
+use sheaf_front::access::{Accounts, State};
 use sheaf_front::reactor::give_way;
 use sheaf_front::sasl::stored_user;
 
@@ -153,9 +153,14 @@ impl Router {
 }
 
 impl Accounts for Router {
-    fn state(&self) -> Option<u64> {
+    fn state(&self) -> Option<State> {
         let kept = self.accounts.kept.lock();
-        kept.asked.is_some_and(|asked| asked.elapsed() < FRESH).then_some(kept.state)
+        let is_fresh = kept.asked.is_some_and(|asked| asked.elapsed() < FRESH);
+        is_fresh.then_some(State { number: kept.state, mark: None })
+    }
+
+    fn is_still(&self, _: &State) -> bool {
+        false
     }
 
     fn account(&self, name: &UserName) -> Result<Option<Arc<Account>>> {

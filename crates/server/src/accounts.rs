@@ -11,8 +11,9 @@ use parking_lot::{Mutex, RwLock};
 use sheaf_auth::{Account, Feigned, Mechanism, Role, RoleName, Roles, UserDocument, UserName};
 use sheaf_bson::{DocBuf, ObjectId, RawDoc, Value};
 use sheaf_errors::Result;
+use sheaf_front::access::State;
 use sheaf_front::sasl::stored_user;
-use sheaf_storage::{Catalog, Collection, Direction, Engine, Range, View};
+use sheaf_storage::{Catalog, Changes, Direction, Engine, Range, View};
 
 /// Where users are kept.
 pub(crate) const USERS: &str = "admin.system.users";
@@ -22,25 +23,32 @@ pub(crate) const ROLES: &str = "admin.system.roles";
 /// Most users that are kept in memory; with one more it begins anew.
 const KEPT: usize = 10_000;
 
-/// The collections of users and roles, and the numbers of their last changes.
+/// The collections of users and roles, and the numbers of their last changes: a [`State`]'s mark.
 #[derive(Default)]
 struct Source {
-    /// By which catalog; held weakly, it is not another one at the same place, and holds up nothing that was dropped.
+    /// By which catalog; held weakly, it is not another one at the same place, and costs no memory to speak of.
     catalog: Weak<Catalog>,
-    collections: [Option<Arc<Collection>>; 2],
+    collections: [Option<Changes>; 2],
     versions: [u64; 2],
     /// How many there have been before.
     number: u64,
 }
 
 impl Source {
-    fn is_unchanged(&self) -> bool {
-        self.versions == self.collections.each_ref().map(version)
+    fn is_present(&self, engine: &Engine) -> bool {
+        let changed = |(collection, seen): (&Option<Changes>, &u64)| version(collection) != *seen;
+        engine.shows(&self.catalog) && !self.collections.iter().zip(&self.versions).any(changed)
     }
 }
 
-fn version(collection: &Option<Arc<Collection>>) -> u64 {
-    collection.as_ref().map_or(0, |collection| collection.version())
+fn version(collection: &Option<Changes>) -> u64 {
+    collection.as_ref().map_or(0, Changes::version)
+}
+
+/// Whether a state that [`KnownAccounts::present`] has told is still the present one.
+pub(crate) fn is_still(engine: &Engine, state: &State) -> bool {
+    let source = state.mark.as_deref().and_then(|mark| mark.downcast_ref::<Source>());
+    source.is_some_and(|source| source.is_present(engine))
 }
 
 #[derive(Default)]
@@ -57,7 +65,7 @@ struct Kept {
 /// What was read of users last.
 #[derive(Default)]
 pub struct KnownAccounts {
-    source: RwLock<Source>,
+    source: RwLock<Arc<Source>>,
     kept: RwLock<Kept>,
     /// Tells this process from an earlier one, which may have counted as far.
     process: OnceLock<[u8; 16]>,
@@ -100,27 +108,35 @@ impl Roles for Stored<'_> {
 impl KnownAccounts {
     /// A number that is another one as soon as a user or a role has changed.
     pub fn state(&self, engine: &Engine) -> u64 {
+        self.source(engine).number
+    }
+
+    /// The present state, for connections to keep.
+    pub fn present(&self, engine: &Engine) -> State {
+        let source = self.source(engine);
+        State { number: source.number, mark: Some(source) }
+    }
+
+    fn source(&self, engine: &Engine) -> Arc<Source> {
         {
             let source = self.source.read();
-            if engine.shows(&source.catalog) && source.is_unchanged() {
-                return source.number;
+            if source.is_present(engine) {
+                return source.clone();
             }
         }
         let mut source = self.source.write();
         let catalog = engine.catalog();
-        let collections = [USERS, ROLES].map(|name| catalog.collection(name).cloned());
+        let found = [USERS, ROLES].map(|name| catalog.collection(name));
+        let collections = found.map(|collection| collection.map(|collection| collection.changes()));
         let versions = collections.each_ref().map(version);
-        let same = |(old, new): (&Option<Arc<Collection>>, &Option<Arc<Collection>>)| match (old, new) {
-            (Some(old), Some(new)) => Arc::ptr_eq(old, new),
-            (old, new) => old.is_none() && new.is_none(),
-        };
-        let changed = versions != source.versions || !source.collections.iter().zip(&collections).all(same);
+        let changed = versions != source.versions || collections != source.collections;
         let number = source.number + u64::from(changed);
         // Whoever removes the last one has been seen before.
-        let any = collections.iter().flatten().any(|collection| collection.count() > 0);
+        let any = found.iter().flatten().any(|collection| collection.count() > 0);
         self.any.fetch_or(any, Ordering::Relaxed);
-        *source = Source { catalog: Arc::downgrade(&catalog), collections, versions, number };
-        number
+        let catalog = Arc::downgrade(&catalog);
+        *source = Arc::new(Source { catalog, collections, versions, number });
+        source.clone()
     }
 
     /// The user of this name as it is now.

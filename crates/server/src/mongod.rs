@@ -8,7 +8,7 @@ use sheaf_auth::{Account, Feigned, RoleName, UserDocument, UserName};
 use sheaf_bson::{DocBuf, RawDoc, Timestamp, Value};
 use sheaf_errors::{Code, Result};
 use sheaf_exec::plan::shape::QueryShape;
-use sheaf_front::access::Accounts;
+use sheaf_front::access::{Accounts, State};
 use sheaf_front::args::Fields;
 use sheaf_front::cursors::OpenCursors;
 use sheaf_front::dispatch::is_state_change;
@@ -168,8 +168,12 @@ impl Role for Mongod {
 }
 
 impl Accounts for Mongod {
-    fn state(&self) -> Option<u64> {
-        Some(self.0.accounts.state(self.0.engine()))
+    fn state(&self) -> Option<State> {
+        Some(self.0.accounts.present(self.0.engine()))
+    }
+
+    fn is_still(&self, state: &State) -> bool {
+        crate::accounts::is_still(self.0.engine(), state)
     }
 
     fn account(&self, name: &UserName) -> Result<Option<Arc<Account>>> {

@@ -220,6 +220,25 @@ impl CollectionState {
     }
 }
 
+/// Whether a collection changes, for whoever wants to know it for long: it does not hold up that the data of a dropped one is removed.
+#[derive(Clone)]
+pub struct Changes(Arc<CollectionState>);
+
+impl Changes {
+    /// The collection's [version](Collection::version).
+    #[inline]
+    pub fn version(&self) -> u64 {
+        self.0.version.load(Ordering::Acquire)
+    }
+}
+
+impl PartialEq for Changes {
+    /// Whether they are the same collection's, whatever DDL has made of it since.
+    fn eq(&self, other: &Changes) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
 impl Collection {
     /// The same collection, of whose indexes only these are seen: for planning.
     #[must_use]
@@ -316,6 +335,11 @@ impl Collection {
     /// Grows with each commit to this collection; for tailable cursors.
     pub fn version(&self) -> u64 {
         self.state.version.load(Ordering::Acquire)
+    }
+
+    /// Tells the [version](Collection::version) also when this is not at hand.
+    pub fn changes(&self) -> Changes {
+        Changes(self.state.clone())
     }
 
     /// Registers `wake` for the next change after version `seen`; returns whether it has changed already

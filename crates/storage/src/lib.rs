@@ -54,7 +54,7 @@ mod tuning;
 mod write;
 
 pub use apply::check_entry;
-pub use catalog::{Capped, Catalog, Collection};
+pub use catalog::{Capped, Catalog, Changes, Collection};
 pub use commit::transaction_rows::TransactionRow;
 pub use commit::transactions::TransactionListener;
 pub use commit::watch::{Touched, Watcher};

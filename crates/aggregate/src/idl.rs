@@ -12,8 +12,10 @@ pub(crate) struct Fields<'a> {
 impl<'a> Fields<'a> {
     /// Checks the names.
     ///
-    /// Errors: 40415 for a name that is not `known`, 40413 for one that stands twice.
+    /// Errors: 40415 for a name that is not `known`, 40413 for one that stands twice; those of a [tick](sheaf_meter::tick).
     pub(crate) fn new(place: &'static str, spec: RawDoc<'a>, known: &[&str]) -> Result<Fields<'a>> {
+        // There may be one of these for each field of a stage.
+        sheaf_meter::tick(4)?;
         for (at, field) in spec.iter().enumerate() {
             let name = field.key();
             if !known.contains(&name) {

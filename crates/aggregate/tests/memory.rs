@@ -186,11 +186,21 @@ fn now() -> std::time::Instant {
 fn boundaries_are_read_no_longer_than_there_is_time() {
     let boundaries = ArrayBuf::build(|out| (0..20_000).chain([0]).for_each(|n: i32| _ = out.push(n)));
     let bucket = doc! { "groupBy": "$a", "boundaries": Value::Array(boundaries.as_raw()) };
-    let stages = array![{ "$bucket": &bucket }];
+    is_read_in_time(&array![{ "$bucket": &bucket }], Code(40194));
+}
+
+#[test]
+fn fields_to_be_filled_are_read_no_longer_than_there_is_time() {
+    let output = fields(20_000, &doc! { "": { "value": 1 } }).with("last", &doc! { "method": "nonesuch" });
+    is_read_in_time(&array![{ "$fill": { "output": &output } }], Code(6050202));
+}
+
+/// What is wrong is found at the end, for which there is no time.
+fn is_read_in_time(stages: &ArrayBuf, wrong: Code) {
     let parse = || {
         Pipeline::parse(stages.as_raw(), &Namespace::new("t", "c"), &mut ParseCx::new()).err().unwrap().code()
     };
-    assert_eq!(parse(), Code(40194));
+    assert_eq!(parse(), wrong);
     let process = Process::new(64 << 20, 32 << 20);
     let meter = Meter::background(&process);
     meter.begin(Some(now()));

@@ -67,7 +67,7 @@ impl Role for Mongos {
     }
 
     fn shape_hash(&self, db: &str, command: RawDoc<'_>) -> Option<String> {
-        QueryShape::of(db, command).map(|shape| shape.hash())
+        QueryShape::of(db, command).and_then(|shape| shape.hash().ok())
     }
 
     fn measure(&self, request: &Request<'_>, outcome: &RequestOutcome, took: Duration) {

@@ -53,7 +53,7 @@ impl Source<'_> {
             StatsSource::QuerySettings => {
                 let interrupt = cx.interrupt();
                 self.router.take_over_parameters(None, &|| interrupt())?;
-                Ok(self.router.query_settings.list(flag("showDebugQueryShape")))
+                self.router.query_settings.list(flag("showDebugQueryShape"))
             }
             StatsSource::QueryStats => {
                 let (stats, now) = (&self.router.query_stats, self.router.clock_millis());

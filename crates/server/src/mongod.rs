@@ -67,7 +67,7 @@ impl Role for Mongod {
     }
 
     fn shape_hash(&self, db: &str, command: RawDoc<'_>) -> Option<String> {
-        QueryShape::of(db, command).map(|shape| shape.hash())
+        QueryShape::of(db, command).and_then(|shape| shape.hash().ok())
     }
 
     fn namespace_of(&self, uuid: &[u8; 16]) -> Option<Option<String>> {

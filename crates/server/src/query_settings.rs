@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::RwLock;
-use sheaf_bson::{DocBuf, RawDoc, Value};
+use sheaf_bson::{DocBuf, RawDoc, Value, doc};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_exec::plan::settings::Settings;
 use sheaf_exec::plan::shape::{Constants, QueryShape};
@@ -97,7 +97,7 @@ impl KnownSettings {
             return Ok(None);
         }
         let Some(shape) = QueryShape::of(db, command) else { return Ok(None) };
-        let Some(settings) = self.of(&shape.hash()) else { return Ok(None) };
+        let Some(settings) = self.of(&shape.hash()?) else { return Ok(None) };
         let explained = explains || command.get("explain").is_some_and(|flag| flag.truthy());
         if settings.rejects() && !explained && !is_exempt(command) {
             if let Some(count) = front.command_counts.get(shape.command_name()) {
@@ -109,20 +109,23 @@ impl KnownSettings {
     }
 
     /// The documents of `$querySettings`.
-    pub fn list(&self, with_shape: bool) -> Vec<DocBuf> {
+    ///
+    /// Errors: the operation has to stop.
+    pub fn list(&self, with_shape: bool) -> Result<Vec<DocBuf>> {
         let known = self.known.read();
-        let shown = known.by_hash.iter().map(|(hash, known)| {
-            DocBuf::build(|out| {
-                out.append("queryShapeHash", hash.as_str()).append("settings", known.settings.shown());
-                let Some(query) = known.representative.as_ref().map(DocBuf::as_raw) else { return };
-                out.append("representativeQuery", query);
+        let mut list = Vec::with_capacity(known.by_hash.len());
+        for (hash, known) in &known.by_hash {
+            let mut shown = doc! { "queryShapeHash": hash.as_str(), "settings": known.settings.shown() };
+            if let Some(query) = known.representative.as_ref().map(DocBuf::as_raw) {
+                shown.append("representativeQuery", query);
                 let db = query.get("$db").and_then(|db| db.as_str()).unwrap_or("");
                 if let Some(shape) = QueryShape::of(db, query).filter(|_| with_shape) {
-                    out.append("debugQueryShape", &shape.to_doc(Constants::TypeNames));
+                    shown.append("debugQueryShape", &shape.to_doc(Constants::TypeNames)?);
                 }
-            })
-        });
-        shown.collect()
+            }
+            list.push(shown);
+        }
+        Ok(list)
     }
 }
 

@@ -179,11 +179,15 @@ impl QueryStats {
         if op.body.get("explain").is_some_and(|flag| flag.truthy()) || !self.kept.lock().lets_in(rate) {
             return;
         }
-        let key = key(op, &shape, collection_type(op, &shape, kind_of));
+        // Who has to stop by now is not counted.
+        let (Ok(key), Ok(shape_hash)) = (key(op, &shape, collection_type(op, &shape, kind_of)), shape.hash())
+        else {
+            return;
+        };
         let hash: Arc<str> = hex(&Mechanism::Sha256.hash(key.as_raw().as_bytes())).into();
         let mut run = Run::new(hash.clone(), micros);
         figures(&mut run);
-        let new = Entry::new(key, shape.hash().into(), op.now_millis());
+        let new = Entry::new(key, shape_hash.into(), op.now_millis());
         let full = cursor.is_some() && self.kept.lock().open.len() >= OPEN_MAX;
         if full {
             self.end_runs(cursors);
@@ -375,9 +379,14 @@ impl Entry {
 const PLAIN: [&str; 4] = ["comment", "hint", "readConcern", "apiVersion"];
 
 /// What queries have in common that are counted together.
-fn key(op: &Request<'_>, shape: &QueryShape<'_>, collection_type: Option<&str>) -> DocBuf {
-    DocBuf::build(|out| {
-        out.append("queryShape", &shape.to_doc(Constants::TypeNames));
+fn key(
+    op: &Request<'_>,
+    shape: &QueryShape<'_>,
+    collection_type: Option<&str>,
+) -> sheaf_errors::Result<DocBuf> {
+    let shape = shape.to_doc(Constants::TypeNames)?;
+    Ok(DocBuf::build(|out| {
+        out.append("queryShape", &shape);
         if let Some(collection_type) = collection_type {
             out.append("collectionType", collection_type);
         }
@@ -413,7 +422,7 @@ fn key(op: &Request<'_>, shape: &QueryShape<'_>, collection_type: Option<&str>) 
         if let Some(application) = op.client().app_name() {
             out.document("client").document("application").append("name", &application);
         }
-    })
+    }))
 }
 
 fn hex(bytes: &[u8]) -> String {

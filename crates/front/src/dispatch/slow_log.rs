@@ -1,9 +1,13 @@
 //! What is kept of an operation that has ended: figures, the slow log, the profiler's entry.
 
 use std::borrow::Cow;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use sheaf_bson::{DocBuf, DocWriter, RawDoc, Value, doc};
+use sheaf_errors::{Code, Error};
+use sheaf_meter::{Meter, Process};
 
 use crate::command::{Access, Counter};
 use crate::metrics::Class;
@@ -114,8 +118,13 @@ fn append_command(op: &Request<'_>, doc: &mut DocWriter<'_, Vec<u8>>, shown: &Sh
     }
 }
 
-/// The hash of the query's shape; of a `getMore`, of the query that opened its cursor.
+/// How often the work on a shape may look whether it has to stop: fifty milliseconds of it.
+const SHAPE_LOOKS: u32 = 4000;
+
+/// The hash of the query's shape; of a `getMore`, of the query that opened its cursor. The operation has ended, and may have because its
+/// time was over: so this has a time of its own, and a query of which it takes longer is told without it.
 fn shape(role: &dyn Role, op: &Request<'_>, doc: &mut DocWriter<'_, Vec<u8>>) {
+    let _entered = sheaf_meter::enter(bounded(op.client.meter.process(), SHAPE_LOOKS));
     let hash = match &*op.metrics.cursor.borrow() {
         Some(cursor) => role.shape_hash(op.db, cursor.command.as_raw()),
         None => role.shape_hash(op.db, op.body),
@@ -123,6 +132,16 @@ fn shape(role: &dyn Role, op: &Request<'_>, doc: &mut DocWriter<'_, Vec<u8>>) {
     if let Some(hash) = hash {
         doc.append("queryShapeHash", hash.as_str());
     }
+}
+
+/// A meter that lets so many looks pass.
+fn bounded(process: &Arc<Process>, looks: u32) -> Arc<Meter> {
+    let left = AtomicU32::new(looks);
+    let source = move || {
+        let looked = left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
+        looked.map(drop).map_err(|_| Error::new(Code::MAX_TIME_MS_EXPIRED, "it takes too long"))
+    };
+    Meter::new(process, Arc::new(source))
 }
 
 /// The figures that handlers noted, as the slow log and the profiler name them.
@@ -202,4 +221,17 @@ fn profile_entry(role: &dyn Role, op: &Request<'_>, outcome: &RequestOutcome, to
         drop(access);
         doc.append("_id", crate::front::new_object_id());
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_told_of_an_operation_that_has_ended_takes_a_bounded_time() {
+        let _entered = sheaf_meter::enter(bounded(&Process::new(u64::MAX, u64::MAX), 3));
+        let passed = (0..10_000).take_while(|_| sheaf_meter::tick(16).is_ok()).count();
+        assert!((20..200).contains(&passed), "{passed}");
+        assert!(sheaf_meter::check().is_err(), "and does not go on later");
+    }
 }

@@ -59,6 +59,7 @@ fn parse(source: RawDoc<'_>, depth: usize, encryption: bool) -> Result<Schema> {
     if depth > MAX_DEPTH {
         bail!(Code::OVERFLOW, "Maximum number of nested $jsonSchema levels exceeded: {MAX_DEPTH}");
     }
+    sheaf_meter::tick(8)?;
     check_keywords(source)?;
     // Each level keeps its own copy.
     sheaf_meter::grow(size_of::<Schema>() + source.len() + ALLOCATION)?;

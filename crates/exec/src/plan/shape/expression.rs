@@ -2,16 +2,23 @@
 
 use sheaf_bson::{ArrayWriter, DocBuf, DocWriter, RawDoc, Value};
 
+use super::goes_on;
 use super::literal::{Constants, put_literal};
+
+/// What it costs to write a part of an expression.
+const PART: u32 = 4;
 
 /// Writes an expression as a field.
 pub(super) fn put(out: &mut DocWriter<'_, Vec<u8>>, name: &str, value: Value<'_>, constants: Constants) {
+    if !goes_on(PART) {
+        return;
+    }
     match value {
         Value::String(path) if path.starts_with('$') => _ = out.append(name, path),
         Value::Document(operator) if is_operator(operator) => put_operator(out, name, operator, constants),
         Value::Document(fields) => {
             let mut inner = out.document(name);
-            for field in fields.iter() {
+            for field in fields.iter().take_while(|_| goes_on(1)) {
                 put(&mut inner, field.key(), field.value(), constants);
             }
         }
@@ -63,7 +70,7 @@ fn put_operator(out: &mut DocWriter<'_, Vec<u8>>, name: &str, operator: RawDoc<'
 
 fn put_items(out: &mut DocWriter<'_, Vec<u8>>, name: &str, items: RawDoc<'_>, constants: Constants) {
     let mut list = out.array(name);
-    items.values().for_each(|item| push(&mut list, item, constants));
+    items.values().take_while(|_| goes_on(1)).for_each(|item| push(&mut list, item, constants));
 }
 
 fn push(list: &mut ArrayWriter<'_, Vec<u8>>, item: Value<'_>, constants: Constants) {

@@ -2,13 +2,19 @@
 
 use sheaf_bson::{ArrayBuf, DocBuf, DocWriter, RawDoc, Value, doc};
 
-use super::expression;
 use super::literal::{Constants, put_literal};
+use super::{expression, goes_on};
+
+/// What it costs to write a condition, which is made by itself and then put among the others.
+const CONDITION: u32 = 12;
 
 /// The shape of a filter.
 pub(super) fn shape(filter: Option<RawDoc<'_>>, constants: Constants) -> DocBuf {
     let mut conditions = Vec::new();
     for field in filter.unwrap_or(RawDoc::EMPTY).iter() {
+        if !goes_on(CONDITION) {
+            break;
+        }
         top(field.key(), field.value(), constants, &mut conditions);
     }
     joined(conditions)
@@ -27,7 +33,8 @@ fn top(key: &str, value: Value<'_>, constants: Constants, out: &mut Vec<DocBuf>)
     match (key, value) {
         ("$comment" | "$atomic" | "$isolated", _) => {}
         ("$and" | "$or" | "$nor", Value::Array(items)) => {
-            let each: Vec<DocBuf> = items.values().map(|item| shape(item.as_doc(), constants)).collect();
+            let items = items.values().take_while(|_| goes_on(CONDITION));
+            let each: Vec<DocBuf> = items.map(|item| shape(item.as_doc(), constants)).collect();
             out.push(DocBuf::new().with(key, &ArrayBuf::of(&each)));
         }
         ("$expr", value) => out.push(DocBuf::build(|doc| expression::put(doc, key, value, constants))),
@@ -68,7 +75,7 @@ fn conditions(value: Value<'_>, constants: Constants) -> Vec<DocBuf> {
             if operators.iter().next().is_some_and(|first| first.key().starts_with('$')) =>
         {
             let options = operators.get("$options").and_then(|options| options.as_str()).unwrap_or("");
-            let fields = operators.iter().filter(|field| {
+            let fields = operators.iter().take_while(|_| goes_on(CONDITION)).filter(|field| {
                 !matches!(field.key(), "$options" | "$maxDistance" | "$minDistance" | "$comment")
             });
             fields.flat_map(|field| operator(field.key(), field.value(), options, constants)).collect()
@@ -106,7 +113,8 @@ fn operator(name: &str, value: Value<'_>, options: &str, constants: Constants) -
         ("$type", value) => {
             let kinds = match value {
                 Value::Array(items) => {
-                    ArrayBuf::build(|out| items.values().for_each(|item| _ = out.push(item)))
+                    let items = items.values().take_while(|_| goes_on(1));
+                    ArrayBuf::build(|out| items.for_each(|item| _ = out.push(item)))
                 }
                 only => ArrayBuf::build(|out| _ = out.push(only)),
             };
@@ -117,7 +125,8 @@ fn operator(name: &str, value: Value<'_>, options: &str, constants: Constants) -
             Constants::TypeNames => doc! { "$mod": ["?number", "?number"] },
         }],
         ("$all", Value::Array(items)) => {
-            items.values().flat_map(|item| conditions(item, constants)).collect()
+            let items = items.values().take_while(|_| goes_on(CONDITION));
+            items.flat_map(|item| conditions(item, constants)).collect()
         }
         ("$regex", value) => {
             let options = match value {
@@ -167,7 +176,7 @@ fn put_geometry(out: &mut DocWriter<'_, Vec<u8>>, name: &str, value: Value<'_>, 
     match value {
         Value::Document(parts) => {
             let mut inner = out.document(name);
-            for part in parts.iter() {
+            for part in parts.iter().take_while(|_| goes_on(1)) {
                 match part.key() {
                     "type" => _ = inner.append("type", part.value()),
                     key => put_geometry(&mut inner, key, part.value(), constants),

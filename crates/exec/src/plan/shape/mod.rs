@@ -1,5 +1,8 @@
 //! Shapes of queries: what is left of a command when its constants do not count. Settings, statistics, explain and the profiler name
 //! a shape by its hash, which is MongoDB's (`queryShapeHash`): SHA-256 of the shape with a representative in the place of each constant.
+//!
+//! A command may have a million conditions. Whoever writes a shape counts them as work, and leaves off when the operation has to stop; what
+//! it has written then is given to nobody.
 
 mod expression;
 mod filter;
@@ -8,6 +11,7 @@ mod stages;
 
 use sha2::{Digest, Sha256};
 use sheaf_bson::{DocBuf, DocWriter, RawDoc, Value};
+use sheaf_errors::Result;
 
 pub use literal::Constants;
 use literal::put_literal;
@@ -80,7 +84,9 @@ impl<'a> QueryShape<'a> {
     }
 
     /// The hash as hexadecimal digits.
-    pub fn hash(&self) -> String {
+    ///
+    /// Errors: the operation has to stop.
+    pub fn hash(&self) -> Result<String> {
         let mut hashed = Sha256::new();
         let constants = Constants::Representative;
         match self.kind {
@@ -95,9 +101,10 @@ impl<'a> QueryShape<'a> {
                 hashed.update(self.collation().as_bytes());
                 hashed.update(filter::shape(self.document("query"), constants).as_raw().as_bytes());
             }
-            Kind::Aggregate => hashed.update(self.to_doc(constants).as_raw().as_bytes()),
+            Kind::Aggregate => hashed.update(self.to_doc(constants)?.as_raw().as_bytes()),
         }
-        hashed.finalize().iter().map(|byte| format!("{byte:02X}")).collect()
+        sheaf_meter::check()?;
+        Ok(hashed.finalize().iter().map(|byte| format!("{byte:02X}")).collect())
     }
 
     fn hash_find(&self, hashed: &mut Sha256) {
@@ -137,6 +144,9 @@ impl<'a> QueryShape<'a> {
     fn bound(&self, name: &str, constants: Constants) -> DocBuf {
         DocBuf::build(|out| {
             for field in self.document(name).unwrap_or(RawDoc::EMPTY).iter() {
+                if !goes_on(1) {
+                    return;
+                }
                 put_literal(out, field.key(), field.value(), constants);
             }
         })
@@ -162,8 +172,10 @@ impl<'a> QueryShape<'a> {
     }
 
     /// The shape as a document.
-    pub fn to_doc(&self, constants: Constants) -> DocBuf {
-        DocBuf::build(|out| {
+    ///
+    /// Errors: the operation has to stop.
+    pub fn to_doc(&self, constants: Constants) -> Result<DocBuf> {
+        let shape = DocBuf::build(|out| {
             out.document("cmdNs").append("db", self.database).append("coll", self.collection);
             if !self.collation().is_empty() {
                 out.append("collation", self.collation());
@@ -189,7 +201,9 @@ impl<'a> QueryShape<'a> {
                     }
                 }
             }
-        })
+        });
+        sheaf_meter::check()?;
+        Ok(shape)
     }
 
     fn put_find(&self, out: &mut DocWriter<'_, Vec<u8>>, constants: Constants) {
@@ -221,10 +235,18 @@ impl<'a> QueryShape<'a> {
     }
 }
 
+/// Counts this work, and says whether the operation may go on: if not it may not later on either.
+fn goes_on(cost: u32) -> bool {
+    sheaf_meter::tick(cost).is_ok()
+}
+
 /// A sort's pattern: 1, -1, or metadata under a name of its own.
 fn put_sort(out: &mut DocWriter<'_, Vec<u8>>, sort: RawDoc<'_>) {
     let mut computed = 0;
     for field in sort.iter() {
+        if !goes_on(1) {
+            return;
+        }
         match field.value() {
             Value::Document(meta) => {
                 out.append(&format!("$computed{computed}"), meta);

@@ -3,12 +3,18 @@
 use sheaf_bson::{ArrayBuf, DocBuf, DocWriter, RawDoc, Value, doc};
 
 use super::literal::{Constants, put_literal};
-use super::{expression, filter, put_sort};
+use super::{expression, filter, goes_on, put_sort};
+
+/// What it costs to write a stage.
+const STAGE: u32 = 12;
+
+/// What it costs to write a field.
+const FIELD: u32 = 4;
 
 /// The shape of a pipeline.
 pub(super) fn pipeline(stages: RawDoc<'_>, constants: Constants) -> ArrayBuf {
     ArrayBuf::build(|out| {
-        for stage in stages.values() {
+        for stage in stages.values().take_while(|_| goes_on(STAGE)) {
             let Some(field) = stage.as_doc().and_then(|stage| stage.iter().next()) else { continue };
             for shape in stage_shapes(field.key(), field.value(), constants) {
                 out.push(&shape);
@@ -31,6 +37,7 @@ fn stage_shapes(name: &str, argument: Value<'_>, constants: Constants) -> Vec<Do
                 Value::Array(names) => DocBuf::build(|out| {
                     names
                         .values()
+                        .take_while(|_| goes_on(FIELD))
                         .filter_map(|name| name.as_str())
                         .filter(|name| is_name(name))
                         .for_each(|name| _ = out.append(name, false));
@@ -64,7 +71,7 @@ fn stage_shapes(name: &str, argument: Value<'_>, constants: Constants) -> Vec<Do
         }
         ("$group", Value::Document(spec)) => single(&|out| {
             let mut group = out.document(name);
-            for field in spec.iter() {
+            for field in spec.iter().take_while(|_| goes_on(FIELD)) {
                 put_accumulation(&mut group, field.key(), field.value(), constants);
             }
         }),
@@ -74,7 +81,7 @@ fn stage_shapes(name: &str, argument: Value<'_>, constants: Constants) -> Vec<Do
         ("$unionWith", Value::String(coll)) => vec![doc! { "$unionWith": { "coll": coll, "pipeline": [] } }],
         ("$facet", Value::Document(facets)) => single(&|out| {
             let mut inner = out.document(name);
-            for facet in facets.iter() {
+            for facet in facets.iter().take_while(|_| goes_on(FIELD)) {
                 let stages = facet.value().as_array().unwrap_or(RawDoc::EMPTY);
                 inner.append(facet.key(), &pipeline(stages, constants));
             }
@@ -114,7 +121,7 @@ fn put_joining(out: &mut DocWriter<'_, Vec<u8>>, spec: RawDoc<'_>, constants: Co
             }
             ("let", Value::Document(variables)) => {
                 let mut inner = out.document("let");
-                for variable in variables.iter() {
+                for variable in variables.iter().take_while(|_| goes_on(FIELD)) {
                     expression::put(&mut inner, variable.key(), variable.value(), constants);
                 }
             }
@@ -131,7 +138,7 @@ fn put_joining(out: &mut DocWriter<'_, Vec<u8>>, spec: RawDoc<'_>, constants: Co
 /// The shape of a projection: what it takes and leaves as booleans, and whether the `_id` is with it.
 pub(super) fn projection(spec: RawDoc<'_>, constants: Constants) -> DocBuf {
     DocBuf::build(|out| {
-        for field in spec.iter() {
+        for field in spec.iter().take_while(|_| goes_on(FIELD)) {
             put_projected(out, field.key(), field.value(), constants);
         }
         if spec.get("_id").is_none() {
@@ -155,6 +162,7 @@ fn put_projected(out: &mut DocWriter<'_, Vec<u8>>, name: &str, value: Value<'_>,
             Some(first) if !first.key().starts_with('$') => {
                 let mut inner = out.document(name);
                 spec.iter()
+                    .take_while(|_| goes_on(FIELD))
                     .for_each(|field| put_projected(&mut inner, field.key(), field.value(), constants));
             }
             _ => expression::put(out, name, value, constants),

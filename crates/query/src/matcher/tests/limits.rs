@@ -63,7 +63,14 @@ fn parsing_can_be_ended() {
             list.document().append("a", n).document("b").append("$gt", n);
         }
     });
-    for filter in [regexes(1000), branches] {
+    let schema = DocBuf::build(|filter| {
+        let mut schema = filter.document("$jsonSchema");
+        let mut properties = schema.document("properties");
+        for n in 0..1000 {
+            properties.document(&format!("f{n}")).append("bsonType", "int");
+        }
+    });
+    for filter in [regexes(1000), branches, schema] {
         assert_eq!(parse(&filter).unwrap_err().code(), Code::INTERRUPTED);
     }
 }

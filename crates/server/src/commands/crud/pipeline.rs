@@ -112,7 +112,7 @@ fn server_documents(
         StatsSource::QueryStats => Ok(node.query_stats.list(spec, node.clock.now_millis(), &*node.cursors)),
         StatsSource::QuerySettings => {
             let with_shape = spec.get("showDebugQueryShape").is_some_and(|flag| flag.truthy());
-            Ok(node.query_settings.list(with_shape))
+            node.query_settings.list(with_shape)
         }
         _ => {
             if node.sharding().is_none() && spec.get("targetAllNodes").is_some_and(|all| all.truthy()) {

@@ -99,7 +99,7 @@ impl<'a> Named<'a> {
         if name == "find" && is_by_id(query) {
             bail!(7746606, "setQuerySettings command cannot be used on queries eligible for IDHACK");
         }
-        Ok(shape.hash())
+        shape.hash()
     }
 }
 

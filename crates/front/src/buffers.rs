@@ -5,6 +5,7 @@
 //! meanwhile, so its client waits, too. Large steps are taken ([`wanted`]), so that room goes to few messages that come to
 //! their end rather than to many of which each has a part; and one at a time goes on without room, so that these cannot
 //! wait for each other for ever. Small messages have a quarter of the room for themselves, so that they need not wait behind large ones.
+//! Who comes first is first, but for users who have much of the room ([`queue`]).
 //! Where room is short, who keeps it and does nothing for it, or little lately, loses its connection after a second or two instead
 //! of half a minute.
 
@@ -13,7 +14,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use sheaf_meter::{Part, Pressure, Process};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use self::queue::{Ask, Queue, Room};
+
+mod queue;
 
 /// Bytes that every connection may have without asking.
 pub const FREE_BYTES: usize = 64 * 1024;
@@ -62,10 +66,7 @@ pub struct Buffers {
     messages: Part,
     limit: u64,
     waiting: AtomicU64,
-    room: Arc<Semaphore>,
-    /// For small messages alone; they may have of the other as well.
-    small: Arc<Semaphore>,
-    overdraft: Arc<Semaphore>,
+    queue: Queue,
 }
 
 impl Buffers {
@@ -76,22 +77,17 @@ impl Buffers {
 
     /// With so many bytes for all, and so many for small messages.
     fn with(process: &Arc<Process>, room: u64, small: u64) -> Arc<Self> {
-        let units = |bytes: u64| (bytes / UNIT).min(u64::from(u32::MAX)) as usize;
         Arc::new(Buffers {
             messages: Part::of(process),
             limit: room + small,
             waiting: AtomicU64::new(0),
-            room: Arc::new(Semaphore::new(units(room))),
-            small: Arc::new(Semaphore::new(units(small))),
-            overdraft: Arc::new(Semaphore::new(1)),
+            queue: Queue::new(room / UNIT, small / UNIT),
         })
     }
 
     /// The node shuts down: nobody waits for room any more, or gets any.
     pub fn end(&self) {
-        self.room.close();
-        self.small.close();
-        self.overdraft.close();
+        self.queue.close();
     }
 
     /// Bytes in use.
@@ -169,16 +165,15 @@ impl Pace {
 pub struct Claim {
     buffers: Arc<Buffers>,
     bytes: u64,
-    room: Option<OwnedSemaphorePermit>,
-    /// Whether it is of that for small messages.
-    is_small: bool,
-    overdraft: Option<OwnedSemaphorePermit>,
+    room: Option<Room>,
+    /// Whose that is, until it is given back.
+    owner: u64,
 }
 
 impl Claim {
     /// Nothing yet.
     pub fn on(buffers: &Arc<Buffers>) -> Self {
-        Claim { buffers: buffers.clone(), bytes: 0, room: None, is_small: false, overdraft: None }
+        Claim { buffers: buffers.clone(), bytes: 0, room: None, owner: 0 }
     }
 
     /// Counts so many bytes, whether there is room or not: they are there already.
@@ -187,38 +182,46 @@ impl Claim {
         self.bytes = bytes as u64;
     }
 
-    fn units(&self) -> usize {
-        self.room.as_ref().map_or(0, OwnedSemaphorePermit::num_permits)
-    }
-
-    /// Room that comes to what it has; what it had of the other kind it gives back.
-    fn add(&mut self, permit: OwnedSemaphorePermit, small: bool) {
-        match &mut self.room {
-            Some(room) if !small && !self.is_small => room.merge(permit),
-            _ => self.room = Some(permit),
+    /// Gives back all but so many units.
+    fn keep(&mut self, units: u64) {
+        let queue = &self.buffers.queue;
+        match self.room {
+            Some(Room::Small(had)) if units > 0 => {
+                queue.give_back(self.owner, Room::Small(had - units));
+                self.room = Some(Room::Small(units));
+            }
+            Some(Room::Common(had)) if units > 0 => {
+                queue.give_back(self.owner, Room::Common(had - units));
+                self.room = Some(Room::Common(units));
+            }
+            // Who may go on without room may do so until it is through.
+            Some(Room::Overdraft) if units > 0 => {}
+            Some(room) => {
+                queue.give_back(self.owner, room);
+                self.room = None;
+            }
+            None => {}
         }
-        self.is_small = small;
     }
 
-    /// Waits until there is room for a buffer of this size; says how long that took. `None`: too long.
-    pub async fn room(&mut self, bytes: usize) -> Option<Duration> {
+    /// Waits until there is room for a buffer of this size, for a user; says how long that took. `None`: too long.
+    pub async fn room(&mut self, bytes: usize, owner: impl FnOnce() -> u64) -> Option<Duration> {
         let counted = bytes.saturating_sub(FREE_BYTES);
         if counted as u64 == self.bytes {
             return Some(Duration::ZERO);
         }
-        let units = (counted as u64).div_ceil(UNIT) as usize;
-        let have = self.units();
+        let units = (counted as u64).div_ceil(UNIT);
+        let have = match self.room {
+            Some(Room::Small(units) | Room::Common(units)) => units,
+            Some(Room::Overdraft) => u64::MAX,
+            None => 0,
+        };
         let mut waited = Duration::ZERO;
-        if units < have {
-            drop(self.room.as_mut().and_then(|room| room.split(have - units)));
-        } else if units > have {
-            waited = self.calm().await;
-            if self.overdraft.is_none() {
-                waited += self.more(units as u32).await?;
-            }
-        }
-        if units == 0 {
-            self.overdraft = None;
+        if units <= have {
+            self.keep(units);
+        } else {
+            let owner = if self.room.is_some() { self.owner } else { owner() };
+            waited = self.calm().await + self.more(units, owner).await?;
         }
         self.count(counted);
         Some(waited)
@@ -241,34 +244,45 @@ impl Claim {
     }
 
     /// Waits until it has so many units in all.
-    async fn more(&mut self, units: u32) -> Option<Duration> {
+    async fn more(&mut self, units: u64, owner: u64) -> Option<Duration> {
         let buffers = self.buffers.clone();
-        let small = u64::from(units) * UNIT <= SMALL_BYTES && (self.is_small || self.room.is_none());
-        let missing = if self.is_small { units } else { units - self.units() as u32 };
-        if small && let Ok(permit) = buffers.small.clone().try_acquire_many_owned(units) {
-            self.add(permit, true);
-            return Some(Duration::ZERO);
-        }
-        if let Ok(permit) = buffers.room.clone().try_acquire_many_owned(missing) {
-            self.add(permit, false);
-            return Some(Duration::ZERO);
-        }
+        let small = units * UNIT <= SMALL_BYTES && !matches!(self.room, Some(Room::Common(_)));
+        let common = match self.room {
+            Some(Room::Common(have)) => units - have,
+            _ => units,
+        };
         let began = Instant::now();
+        let mut place = match buffers.queue.ask(Ask { owner, common, small: small.then_some(units) })? {
+            Ok(room) => {
+                self.add(room, owner);
+                return Some(Duration::ZERO);
+            }
+            Err(place) => place,
+        };
         buffers.waiting.fetch_add(1, Ordering::Relaxed);
         let _waiting = Waiting(&buffers);
-        tokio::select! {
-            biased;
-            permit = buffers.small.clone().acquire_many_owned(units), if small => self.add(permit.ok()?, true),
-            permit = buffers.room.clone().acquire_many_owned(missing) => self.add(permit.ok()?, false),
-            permit = buffers.overdraft.clone().acquire_owned() => self.overdraft = permit.ok(),
-            () = tokio::time::sleep(ROOM_PATIENCE) => return None,
-        }
+        let room = tokio::time::timeout(ROOM_PATIENCE, place.wait()).await.ok()??;
+        self.add(room, owner);
         Some(began.elapsed())
+    }
+
+    /// Room that comes to what it has; what it had of another kind it gives back.
+    fn add(&mut self, room: Room, owner: u64) {
+        self.room = Some(match (self.room, room) {
+            (Some(Room::Common(had)), Room::Common(more)) => Room::Common(had + more),
+            (Some(had), room) => {
+                self.buffers.queue.give_back(owner, had);
+                room
+            }
+            (None, room) => room,
+        });
+        self.owner = owner;
     }
 }
 
 impl Drop for Claim {
     fn drop(&mut self) {
+        self.keep(0);
         self.count(0);
     }
 }
@@ -301,34 +315,34 @@ mod tests {
     async fn small_ones_are_free_and_one_goes_on_without_room() {
         let buffers = buffers(MEGA as u64);
         let [mut first, mut second, mut third, mut small] = [(); 4].map(|()| Claim::on(&buffers));
-        first.room(FREE_BYTES + MEGA).await.unwrap();
-        small.room(FREE_BYTES).await.unwrap();
+        first.room(FREE_BYTES + MEGA, || 0).await.unwrap();
+        small.room(FREE_BYTES, || 0).await.unwrap();
         assert_eq!((buffers.used(), buffers.is_pressed()), (MEGA as u64, false));
         // Nobody gives anything back: it must not wait for ever.
-        second.room(FREE_BYTES + MEGA).await.unwrap();
+        second.room(FREE_BYTES + MEGA, || 0).await.unwrap();
         assert!(buffers.is_pressed());
-        let waiting = tokio::spawn(async move { third.room(FREE_BYTES + MEGA).await.map(|_| third) });
+        let waiting = tokio::spawn(async move { third.room(FREE_BYTES + MEGA, || 0).await.map(|_| third) });
         until_waiting(&buffers, 1).await;
         // Who may go on without room may do so until it is through.
-        second.room(50 * MEGA).await.unwrap();
+        second.room(50 * MEGA, || 0).await.unwrap();
         drop(second);
         let third = waiting.await.unwrap().unwrap();
         drop((first, third, small));
         assert_eq!((buffers.used(), buffers.is_pressed()), (0, false));
-        assert_eq!(buffers.room.available_permits() as u64 * UNIT, MEGA as u64);
+        assert_eq!(buffers.queue.free().0 * UNIT, MEGA as u64);
     }
 
     #[tokio::test]
     async fn room_that_comes_back_goes_to_who_has_waited_longest() {
         let buffers = buffers(MEGA as u64);
         let [mut first, mut second, mut third, mut fourth] = [(); 4].map(|()| Claim::on(&buffers));
-        first.room(FREE_BYTES + MEGA).await.unwrap();
-        second.room(FREE_BYTES + 1).await.unwrap();
-        let long = tokio::spawn(async move { third.room(FREE_BYTES + MEGA).await.map(|_| third) });
+        first.room(FREE_BYTES + MEGA, || 0).await.unwrap();
+        second.room(FREE_BYTES + 1, || 0).await.unwrap();
+        let long = tokio::spawn(async move { third.room(FREE_BYTES + MEGA, || 0).await.map(|_| third) });
         until_waiting(&buffers, 1).await;
-        let short = tokio::spawn(async move { fourth.room(FREE_BYTES + 1).await.map(|_| fourth) });
+        let short = tokio::spawn(async move { fourth.room(FREE_BYTES + 1, || 0).await.map(|_| fourth) });
         until_waiting(&buffers, 2).await;
-        first.room(FREE_BYTES + MEGA / 2).await.unwrap();
+        first.room(FREE_BYTES + MEGA / 2, || 0).await.unwrap();
         tokio::task::yield_now().await;
         assert!(!long.is_finished() && !short.is_finished());
         drop(first);
@@ -343,13 +357,13 @@ mod tests {
     async fn nobody_waits_beyond_the_end() {
         let buffers = buffers(MEGA as u64);
         let [mut first, mut second, mut third] = [(); 3].map(|()| Claim::on(&buffers));
-        first.room(FREE_BYTES + MEGA).await.unwrap();
-        second.room(FREE_BYTES + MEGA).await.unwrap();
-        let waiting = tokio::spawn(async move { third.room(FREE_BYTES + MEGA).await });
+        first.room(FREE_BYTES + MEGA, || 0).await.unwrap();
+        second.room(FREE_BYTES + MEGA, || 0).await.unwrap();
+        let waiting = tokio::spawn(async move { third.room(FREE_BYTES + MEGA, || 0).await });
         until_waiting(&buffers, 1).await;
         buffers.end();
         assert_eq!(waiting.await.unwrap(), None);
-        assert_eq!(Claim::on(&buffers).room(FREE_BYTES + MEGA).await, None);
+        assert_eq!(Claim::on(&buffers).room(FREE_BYTES + MEGA, || 0).await, None);
         drop((first, second));
         assert_eq!(buffers.used(), 0);
     }
@@ -359,24 +373,66 @@ mod tests {
         let buffers = Buffers::with(&Process::new(1 << 40, 1 << 40), 10 * MEGA as u64, 2 * MEGA as u64);
         let [mut first, mut second, mut third] = [(); 3].map(|()| Claim::on(&buffers));
         let mut small = [(); 4].map(|()| Claim::on(&buffers));
-        first.room(FREE_BYTES + 10 * MEGA).await.unwrap();
-        second.room(FREE_BYTES + 8 * MEGA).await.unwrap();
-        let large = tokio::spawn(async move { third.room(FREE_BYTES + 8 * MEGA).await.map(|_| third) });
+        first.room(FREE_BYTES + 10 * MEGA, || 0).await.unwrap();
+        second.room(FREE_BYTES + 8 * MEGA, || 0).await.unwrap();
+        let large = tokio::spawn(async move { third.room(FREE_BYTES + 8 * MEGA, || 0).await.map(|_| third) });
         until_waiting(&buffers, 1).await;
         for one in &mut small {
-            assert_eq!(one.room(FREE_BYTES + MEGA / 2).await, Some(Duration::ZERO));
+            assert_eq!(one.room(FREE_BYTES + MEGA / 2, || 0).await, Some(Duration::ZERO));
         }
         // One that turns out to be large waits like others, and gives its room back when it has got some.
         let [mut grows, others @ ..] = small;
-        let grown = tokio::spawn(async move { grows.room(FREE_BYTES + 2 * MEGA).await.map(|_| grows) });
+        let grown = tokio::spawn(async move { grows.room(FREE_BYTES + 2 * MEGA, || 0).await.map(|_| grows) });
         until_waiting(&buffers, 2).await;
         drop(first);
         let third = large.await.unwrap().unwrap();
         let grows = grown.await.unwrap().unwrap();
-        assert_eq!(buffers.small.available_permits() as u64 * UNIT, MEGA as u64 / 2);
+        assert_eq!(buffers.queue.free().1 * UNIT, MEGA as u64 / 2);
         drop((second, third, grows, others));
         assert_eq!((buffers.used(), buffers.is_pressed()), (0, false));
-        assert_eq!(buffers.room.available_permits() as u64 * UNIT, 10 * MEGA as u64);
+        assert_eq!(buffers.queue.free().0 * UNIT, 10 * MEGA as u64);
+    }
+
+    #[tokio::test]
+    async fn nobody_waits_behind_one_user_s_many_messages() {
+        let buffers = Buffers::with(&Process::new(1 << 40, 1 << 40), 24 * MEGA as u64, 2 * MEGA as u64);
+        let ask = |owner, bytes| {
+            let mut claim = Claim::on(&buffers);
+            tokio::spawn(async move { claim.room(FREE_BYTES + bytes, || owner).await.map(|_| claim) })
+        };
+        // Three have room, one goes on without, and six wait.
+        let mut given = Vec::new();
+        for _ in 0..4 {
+            given.push(ask(7, 8 * MEGA).await.unwrap().unwrap());
+        }
+        let many: Vec<_> = (0..6).map(|_| ask(7, 8 * MEGA)).collect();
+        until_waiting(&buffers, 6).await;
+        let other = ask(8, 2 * MEGA);
+        until_waiting(&buffers, 7).await;
+        drop(given.pop());
+        let other = other.await.unwrap().unwrap();
+        assert!(many.iter().all(|one| !one.is_finished()), "the other went first");
+        drop((given, other));
+        for one in many {
+            drop(one.await.unwrap().unwrap());
+        }
+        assert_eq!((buffers.used(), buffers.queue.free()), (0, (24 * 1024, 2 * 1024)));
+    }
+
+    #[tokio::test]
+    async fn who_leaves_the_queue_takes_nothing_along() {
+        let buffers = buffers(MEGA as u64);
+        let [mut first, mut second, mut third] = [(); 3].map(|()| Claim::on(&buffers));
+        first.room(FREE_BYTES + MEGA, || 1).await.unwrap();
+        second.room(FREE_BYTES + MEGA, || 2).await.unwrap();
+        let waiting = tokio::spawn(async move { third.room(FREE_BYTES + MEGA, || 3).await.map(|_| third) });
+        until_waiting(&buffers, 1).await;
+        // It is given room at the same time as it ends.
+        drop(first);
+        waiting.abort();
+        assert!(waiting.await.is_err());
+        assert_eq!((buffers.queue.free(), buffers.is_pressed()), ((1024, 0), false));
+        drop(second);
     }
 
     #[test]
@@ -411,13 +467,13 @@ mod tests {
         let process = Process::new(1 << 40, 1 << 40);
         let buffers = Buffers::with(&process, 10 * MEGA as u64, 0);
         let mut claim = Claim::on(&buffers);
-        claim.room(FREE_BYTES + MEGA).await.unwrap();
+        claim.room(FREE_BYTES + MEGA, || 0).await.unwrap();
         assert_eq!(process.used(), MEGA as u64);
         process.set_pressure(Pressure::Critical);
         assert!(buffers.is_pressed());
         // What gives back need not wait, nor who stays within what is free.
-        assert_eq!(claim.room(FREE_BYTES + MEGA / 2).await, Some(Duration::ZERO));
-        let waiting = tokio::spawn(async move { claim.room(FREE_BYTES + MEGA).await.map(|_| claim) });
+        assert_eq!(claim.room(FREE_BYTES + MEGA / 2, || 0).await, Some(Duration::ZERO));
+        let waiting = tokio::spawn(async move { claim.room(FREE_BYTES + MEGA, || 0).await.map(|_| claim) });
         tokio::task::yield_now().await;
         assert!(!waiting.is_finished());
         process.set_pressure(Pressure::None);

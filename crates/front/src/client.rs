@@ -196,6 +196,17 @@ impl CurrentOp {
 }
 
 impl Client {
+    /// Whose messages it sends: its user's, or its address' as long as nobody knows who it is.
+    pub fn sender(&self) -> u64 {
+        let digest = self.access.lock().digest();
+        match digest.and_then(|digest| digest.first_chunk().copied()) {
+            Some(bytes) => u64::from_le_bytes(bytes),
+            None => {
+                ahash::RandomState::with_seeds(1, 2, 3, 4).hash_one(self.remote.map(|remote| remote.ip()))
+            }
+        }
+    }
+
     /// Whether an operation is at work.
     pub fn is_busy(&self) -> bool {
         !self.parked.load(Ordering::Relaxed) && self.current.lock().op_id != 0

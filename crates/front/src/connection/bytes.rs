@@ -147,7 +147,9 @@ impl<S: Socket> Connection<S> {
 
     /// Waits until there is memory for a buffer of this size, and says how long.
     pub(super) async fn room(&mut self, bytes: usize) -> Result<Duration, String> {
-        self.claim.room(bytes).await.ok_or_else(|| "no memory for a message for too long".to_owned())
+        let client = &self.client;
+        let room = self.claim.room(bytes, || client.sender()).await;
+        room.ok_or_else(|| "no memory for a message for too long".to_owned())
     }
 
     /// Sends a reply, which is counted until it has gone.

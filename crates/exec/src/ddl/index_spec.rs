@@ -75,6 +75,9 @@ pub fn default_name(key: RawDoc<'_>) -> String {
 /// Most fields of an index.
 const FIELDS_MAX: usize = 32;
 
+/// Longest key pattern, in bytes.
+const PATTERN_BYTES_MAX: usize = 2048;
+
 /// Checks an index's key pattern.
 ///
 /// Errors: `CannotCreateIndex`, 13103.
@@ -85,6 +88,9 @@ pub fn check_key_pattern(key: RawDoc<'_>) -> Result<()> {
     if key.iter().nth(FIELDS_MAX).is_some() {
         bail!(13103, "too many compound keys");
     }
+    if key.len() > PATTERN_BYTES_MAX {
+        bail!(Code::CANNOT_CREATE_INDEX, "Index key pattern too large.");
+    }
     let mut seen: Vec<&str> = Vec::new();
     let mut kind: Option<&str> = None;
     let mut hashed = 0;
@@ -93,8 +99,8 @@ pub fn check_key_pattern(key: RawDoc<'_>) -> Result<()> {
         let name = element.key();
         if seen.contains(&name) {
             bail!(
-                Code::CANNOT_CREATE_INDEX,
-                "Field '{name}' appears more than once in index key pattern {}",
+                Code::BAD_VALUE,
+                "The field '{name}' appears multiple times in the index key pattern {}",
                 shown(Value::Document(key))
             );
         }
@@ -213,11 +219,12 @@ fn check_name(spec: RawDoc<'_>, key: RawDoc<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Whether the key pattern is `{_id: 1}` (any positive number stands for 1).
+/// Whether the key pattern is `{_id: 1}`, its number cut to a whole one.
 pub fn is_id_key(key: RawDoc<'_>) -> bool {
     let mut fields = key.iter();
     let first = fields.next();
-    let ascending = first.is_some_and(|e| e.key() == "_id" && e.value().as_f64().is_some_and(|n| n > 0.0));
+    let ascending =
+        first.is_some_and(|e| e.key() == "_id" && e.value().as_f64().is_some_and(|n| n.trunc() == 1.0));
     ascending && fields.next().is_none()
 }
 
@@ -292,6 +299,13 @@ fn check_options(spec: RawDoc<'_>, key: RawDoc<'_>) -> Result<()> {
     if let Some(collation) = spec.get("collation").and_then(|v| v.as_doc()) {
         if collation.is_empty() {
             bail!(Code::BAD_VALUE, "The field 'collation' cannot be an empty object.");
+        }
+        if spec.get("v").and_then(|version| version.as_exact_i64()) == Some(1) {
+            bail!(
+                Code::CANNOT_CREATE_INDEX,
+                "Invalid index specification {}; cannot create an index with the 'collation' option and v=1",
+                shown(Value::Document(spec))
+            );
         }
         Collation::parse(collation)?;
     }

@@ -39,6 +39,9 @@ const KNOWN: &[&str] = &[
     "originalSpec",
 ];
 
+/// What a specification may have that says it is of a clustered collection's own index.
+const CLUSTERED: &[&str] = &["v", "key", "name", "unique", "clustered", "expireAfterSeconds"];
+
 /// A specification without the fields that no index has, as `ignoreUnknownIndexOptions` asks for it.
 pub fn without_unknown(spec: RawDoc<'_>) -> DocBuf {
     DocBuf::build(|out| {
@@ -58,6 +61,17 @@ pub(super) fn check_fields<'a>(spec: RawDoc<'a>) -> Result<RawDoc<'a>> {
             shown(Value::Document(spec))
         );
     }
+    let clustered = spec.get("clustered");
+    if clustered.is_some()
+        && let Some(other) = spec.iter().find(|field| !CLUSTERED.contains(&field.key()))
+    {
+        bail!(
+            Code::INVALID_INDEX_SPECIFICATION_OPTION,
+            "The field '{}' is not valid for a clustered index specification. Specification: {}",
+            other.key(),
+            shown(Value::Document(spec))
+        );
+    }
     for element in spec.iter() {
         check_type(spec, element)?;
     }
@@ -66,6 +80,14 @@ pub(super) fn check_fields<'a>(spec: RawDoc<'a>) -> Result<RawDoc<'a>> {
     };
     if spec.element("name").is_none() {
         bail!(Code::FAILED_TO_PARSE, "The 'name' field is a required property of an index specification");
+    }
+    if let Some(clustered) = clustered {
+        if !clustered.truthy() {
+            bail!(6492800, "Value 'false' for field 'clustered' is invalid");
+        }
+        if spec.get("unique").and_then(|unique| unique.as_bool()) != Some(true) {
+            bail!(Code::CANNOT_CREATE_INDEX, "The 'unique' field is required when 'clustered' is specified");
+        }
     }
     Ok(key)
 }

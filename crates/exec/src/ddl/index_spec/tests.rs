@@ -47,6 +47,16 @@ fn a_pattern_has_a_most_number_of_fields() {
 }
 
 #[test]
+fn a_pattern_has_a_most_length_and_each_field_once() {
+    let code = |key: DocBuf| check_key_pattern(key.as_raw()).map_err(|error| error.code());
+    let long = |length: usize| DocBuf::build(|out| _ = out.append(&"f".repeat(length), 1));
+    // A document of one int32 takes eleven bytes besides the name.
+    assert_eq!(code(long(2037)), Ok(()));
+    assert_eq!(code(long(2038)), Err(Code::CANNOT_CREATE_INDEX));
+    assert_eq!(code(doc! { "a": 1, "a": 1 }), Err(Code::BAD_VALUE));
+}
+
+#[test]
 fn refused() {
     let a = || doc! { "a": 1 };
     let key = |key: DocBuf| doc! { "key": &key, "name": "x" };
@@ -80,7 +90,7 @@ fn refused() {
         (key(doc! { "a..b": 1 }), cannot),
         (key(doc! { "a.": 1 }), cannot),
         (key(doc! { "$a": 1 }), cannot),
-        (key(doc! { "a": 1, "b": 1, "a": -1 }), cannot),
+        (key(doc! { "a": 1, "b": 1, "a": -1 }), Code::BAD_VALUE),
         (key(doc! { "a": "hashed", "b": "hashed" }), Code(31303)),
         (key(doc! { "$**": 1, "a.$**": 1 }), Code(7246201)),
         (key(doc! { "a": "wildcard" }), Code(7246202)),

@@ -73,6 +73,9 @@ impl<'a> Command<'a, Operation<'a>> for CreateIndexes<'a> {
             bail!(Code::BAD_VALUE, "Standalones can't specify commitQuorum");
         }
         super::room::check_room(op, self.indexes.iter().map(|spec| spec.len()).sum())?;
+        if op.api().strict {
+            self.indexes.iter().try_for_each(check_stable)?;
+        }
         let first = self.prepare_all(None, measured(op, &namespace)?.as_ref())?;
         names::check_uuid(op.view()?.catalog(), &namespace, self.uuid)?;
         let mut created = false;
@@ -84,6 +87,7 @@ impl<'a> Command<'a, Operation<'a>> for CreateIndexes<'a> {
                     return Err(no_buckets(&namespace));
                 }
                 names::check_new_name(&namespace)?;
+                self.indexes.iter().try_for_each(|spec| check_clustered(RawDoc::EMPTY, spec))?;
                 check_all(&namespace, 1, &first)?;
                 create(op, &namespace)?;
                 created = true;
@@ -262,6 +266,10 @@ impl CreateIndexes<'_> {
                 .map(|spec| on_buckets(spec.as_raw(), options, collection))
                 .collect::<Result<_>>()?;
         }
+        if timeseries.is_none() {
+            let options = collection.options.as_raw();
+            self.indexes.iter().try_for_each(|spec| check_clustered(options, spec))?;
+        }
         let new = without_existing(collection, specs)?;
         if !new.is_empty() {
             check_all(&collection.namespace, collection.indexes.len(), &new)?;
@@ -277,17 +285,9 @@ impl CreateIndexes<'_> {
 ///
 /// Errors: `IndexOptionsConflict`, `IndexKeySpecsConflict`.
 fn without_existing(collection: &Collection, specs: Vec<DocBuf>) -> Result<Vec<DocBuf>> {
-    let clustered = collection.options.as_raw().element("clusteredIndex").is_some();
     let mut new = Vec::new();
     for spec in specs {
         let key = spec.as_raw().get("key").and_then(|v| v.as_doc()).unwrap_or(RawDoc::EMPTY);
-        if spec.as_raw().element("clustered").is_some() && !clustered {
-            bail!(
-                Code::BAD_VALUE,
-                "Cannot create index with 'clustered' on a collection that is not clustered: {}",
-                sheaf_bson::value_text(Value::Document(spec.as_raw()))
-            );
-        }
         // The index on _id is there since the collection was made.
         if index_spec::is_id_key(key) {
             check_id_collation(collection, spec.as_raw())?;
@@ -304,6 +304,58 @@ fn without_existing(collection: &Collection, specs: Vec<DocBuf>) -> Result<Vec<D
         }
     }
     Ok(new)
+}
+
+/// Text indexes are no part of API version 1.
+///
+/// Errors: `APIStrictError`.
+fn check_stable(spec: RawDoc<'_>) -> Result<()> {
+    let key = spec.get("key").and_then(|key| key.as_doc()).unwrap_or(RawDoc::EMPTY);
+    if key.values().any(|kind| kind.as_str() == Some("text")) {
+        bail!(Code::API_STRICT_ERROR, "text indexes cannot be created with apiStrict: true");
+    }
+    Ok(())
+}
+
+/// Checks a specification, as it was given, beside the index that a clustered collection has by itself: its options tell.
+///
+/// Errors: 6243700, 6100906, 6100908, 6100909.
+fn check_clustered(options: RawDoc<'_>, spec: RawDoc<'_>) -> Result<()> {
+    let own = options.get("clusteredIndex").and_then(|own| own.as_doc());
+    let key = spec.get("key").and_then(|key| key.as_doc()).unwrap_or(RawDoc::EMPTY);
+    let same_key = own.is_some() && index_spec::is_id_key(key);
+    if spec.element("clustered").is_some() && !same_key {
+        bail!(
+            6243700,
+            "Cannot create index with option 'clustered' that does not match an existing clustered index"
+        );
+    }
+    let Some(own) = own else { return Ok(()) };
+    if !same_key {
+        if sheaf_bson::compare(spec.get_or_missing("name"), own.get_or_missing("name")).is_eq() {
+            bail!(
+                6100906,
+                "Cannot create an index where the name matches the clusteredIndex but the key does not - \
+                 indexSpec: {}, clusteredIndex: {}",
+                sheaf_bson::value_text(Value::Document(spec)),
+                sheaf_bson::value_text(Value::Document(own))
+            );
+        }
+        return Ok(());
+    }
+    let differs = |option: &str| {
+        format!(
+            "Cannot create an index with the same key pattern as the collection's clusteredIndex but a \
+             different '{option}' field"
+        )
+    };
+    if spec.get("v").is_some_and(|version| version.as_exact_i64() != Some(2)) {
+        return Err(sheaf_errors::Error::location(6100908, differs("v")));
+    }
+    if spec.get("unique").is_some_and(|unique| unique.as_bool() != Some(true)) {
+        return Err(sheaf_errors::Error::location(6100909, differs("unique")));
+    }
+    Ok(())
 }
 
 fn check_id_collation(collection: &Collection, spec: RawDoc<'_>) -> Result<()> {

@@ -50,6 +50,8 @@ pub(super) enum Pending {
     Scan {
         scan: u64,
         shard: usize,
+        /// By what it was chosen, where ranges move.
+        belief: Option<Belief>,
     },
     Write {
         client: usize,
@@ -244,7 +246,7 @@ impl World {
             return self.call(router, Pending::BeginScan { scan }, 0);
         }
         for shard in 0..shards {
-            self.call(router, Pending::Scan { scan, shard }, 0);
+            self.call(router, Pending::Scan { scan, shard, belief: None }, 0);
         }
     }
 
@@ -255,12 +257,14 @@ impl World {
         let Some(process) = &mut self.routers[router].process else { return };
         let (Some(of), Some(table)) = (process.scans.get_mut(&scan), &process.table) else { return };
         let at = (!newest).then_some(of.at);
-        let owners: BTreeSet<usize> =
-            (0..shards).filter(|shard| !table_ranges(table, *shard, at).is_empty()).collect();
-        of.left = owners.clone();
+        let owners = (0..shards).filter(|shard| !table_ranges(table, *shard, at).is_empty());
+        // Whatever becomes of the table meanwhile: all are asked by the one by which they were chosen.
+        let asked: Vec<(usize, Option<Belief>)> =
+            owners.map(|shard| (shard, Some(believed(table, shard, at)))).collect();
+        of.left = asked.iter().map(|(shard, _)| *shard).collect();
         of.seen.clear();
-        for shard in owners {
-            self.call(router, Pending::Scan { scan, shard }, tries);
+        for (shard, belief) in asked {
+            self.call(router, Pending::Scan { scan, shard, belief }, tries);
         }
     }
 
@@ -281,8 +285,7 @@ impl World {
         let Some(process) = &mut self.routers[router].process else { return };
         let belief = |shard: usize, at: Option<ClusterTime>| -> Option<Belief> {
             let table = process.table.as_ref()?;
-            let at = at.filter(|_| !newest);
-            Some(table.belief(&shard_id(shard), at).expect("the history reaches back to the beginning"))
+            Some(believed(table, shard, at.filter(|_| !newest)))
         };
         let (shard, call) = match &pending {
             Pending::Execute(Statement { id, shard, op, .. }) => {
@@ -293,11 +296,13 @@ impl World {
                 let belief = belief(*shard, read_at);
                 (*shard, Call::Execute { id: id.clone(), after, read_at, op: op.clone(), belief })
             }
-            Pending::Scan { scan, shard } => {
+            Pending::Scan { scan, shard, belief } => {
                 let Some(scan) = process.scans.get(scan) else { return };
-                let (belief, all) = (belief(*shard, Some(scan.at)), (0..self.plan.keys).collect());
-                let keys = if self.plan.moves { all } else { self.plan.keys_of(*shard) };
-                (*shard, Call::ReadAt { at: scan.at, keys, belief })
+                let keys = match belief {
+                    Some(_) => (0..self.plan.keys).collect(),
+                    None => self.plan.keys_of(*shard),
+                };
+                (*shard, Call::ReadAt { at: scan.at, keys, belief: *belief })
             }
             Pending::Write { change, retryable, .. } => {
                 let shard = owner(process.table.as_ref(), self.plan.shards, change.key, None);
@@ -410,7 +415,9 @@ impl World {
             (pending, Return::Stale) if tries < TRIES => self.stale(router, pending, tries),
             (pending, Return::NotPrimary) if tries < TRIES => self.call(router, pending, tries + 1),
             (Pending::Execute(statement), result) => self.executed(router, statement, result),
-            (Pending::Scan { scan, shard }, Return::Read(seen)) => self.scanned(router, scan, shard, seen),
+            (Pending::Scan { scan, shard, .. }, Return::Read(seen)) => {
+                self.scanned(router, scan, shard, seen)
+            }
             (Pending::Write { client, number, .. }, Return::Written { before }) => {
                 self.done(router, client, number, Done::Written { before });
             }
@@ -530,6 +537,10 @@ fn owner(table: Option<&RoutingTable>, shards: usize, key: Key, at: Option<Clust
     let chunk = table.chunks().iter().rev().find(|chunk| chunk.min <= key).expect("chunks leave no gaps");
     let shard = at.map_or(Some(chunk.shard()), |at| chunk.shard_at(at));
     shard_number(shard.expect("the history reaches back to the beginning"))
+}
+
+fn believed(table: &RoutingTable, shard: usize, at: Option<ClusterTime>) -> Belief {
+    table.belief(&shard_id(shard), at).expect("the history reaches back to the beginning")
 }
 
 fn table_ranges(table: &RoutingTable, shard: usize, at: Option<ClusterTime>) -> Ranges {

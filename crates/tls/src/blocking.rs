@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustls::Connection;
-use rustls::pki_types::CertificateDer;
+use rustls::pki_types::{CertificateDer, UnixTime};
 
 use crate::client::TlsClient;
 
@@ -111,6 +111,7 @@ impl Blocking {
             }
         }
         drain(&mut connection, &mut blocking.socket)?;
+        client.check_resumed(&connection, address, UnixTime::now())?;
         blocking.socket.set_read_timeout(read)?;
         blocking.socket.set_write_timeout(write)?;
         blocking.tls = Some(Box::new(connection));

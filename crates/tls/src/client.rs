@@ -7,9 +7,11 @@ use std::sync::Arc;
 
 use parking_lot::RwLock;
 use rustls::client::WebPkiServerVerifier;
-use rustls::pki_types::ServerName;
-use rustls::{ClientConfig, ClientConnection};
+use rustls::client::danger::ServerCertVerifier;
+use rustls::pki_types::{ServerName, UnixTime};
+use rustls::{ClientConfig, ClientConnection, Connection, HandshakeKind};
 
+use crate::blocking::broken;
 use crate::files;
 use crate::options::Identity;
 use crate::verify::SomeServer;
@@ -37,7 +39,14 @@ pub struct TlsClient(Arc<Inner>);
 
 struct Inner {
     options: ClientOptions,
-    config: RwLock<Arc<ClientConfig>>,
+    read: RwLock<Arc<Read>>,
+}
+
+/// What the files say.
+pub(crate) struct Read {
+    config: Arc<ClientConfig>,
+    /// Who looks at servers' certificates.
+    verifier: Arc<SomeServer>,
 }
 
 impl PartialEq for TlsClient {
@@ -57,8 +66,8 @@ impl TlsClient {
     ///
     /// Errors: a text for the user.
     pub fn new(options: ClientOptions) -> Result<TlsClient, String> {
-        let config = RwLock::new(Arc::new(read(&options)?));
-        Ok(TlsClient(Arc::new(Inner { options, config })))
+        let read = RwLock::new(Arc::new(read(&options)?));
+        Ok(TlsClient(Arc::new(Inner { options, read })))
     }
 
     /// How it was made.
@@ -67,26 +76,48 @@ impl TlsClient {
     }
 
     /// The files as they are now; [`TlsClient::put`] takes them into use.
-    pub(crate) fn read(&self) -> Result<Arc<ClientConfig>, String> {
+    pub(crate) fn read(&self) -> Result<Arc<Read>, String> {
         read(&self.0.options).map(Arc::new)
     }
 
-    pub(crate) fn put(&self, config: Arc<ClientConfig>) {
-        *self.0.config.write() = config;
+    pub(crate) fn put(&self, read: Arc<Read>) {
+        *self.0.read.write() = read;
     }
 
     /// A connection to "host:port" that begins.
     ///
     /// Errors: the host is no name.
     pub(crate) fn connection(&self, address: &str) -> io::Result<ClientConnection> {
-        let config = self.0.config.read().clone();
-        let name = ServerName::try_from(host_of(address).to_owned())
-            .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
-        let mut connection = ClientConnection::new(config, name).map_err(io::Error::other)?;
+        let config = self.0.read.read().config.clone();
+        let mut connection = ClientConnection::new(config, name_of(address)?).map_err(io::Error::other)?;
         // What a connection writes at once is bounded there.
         connection.set_buffer_limit(None);
         Ok(connection)
     }
+
+    /// Whether what "host:port" has shown still holds, of a connection that goes on where an earlier one has been: its handshake has
+    /// looked at no certificate, and it, or the list of those revoked, may have ended since.
+    ///
+    /// Errors: what a whole handshake would fail with now.
+    pub(crate) fn check_resumed(
+        &self,
+        connection: &Connection,
+        address: &str,
+        now: UnixTime,
+    ) -> io::Result<()> {
+        if connection.handshake_kind() != Some(HandshakeKind::Resumed) {
+            return Ok(());
+        }
+        let Some([certificate, above @ ..]) = connection.peer_certificates() else { return Ok(()) };
+        let verifier = self.0.read.read().verifier.clone();
+        let verified = verifier.verify_server_cert(certificate, above, &name_of(address)?, &[], now);
+        verified.map(drop).map_err(broken)
+    }
+}
+
+fn name_of(address: &str) -> io::Result<ServerName<'static>> {
+    ServerName::try_from(host_of(address).to_owned())
+        .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))
 }
 
 /// The host of "host:port", whose name its certificate has.
@@ -95,7 +126,7 @@ fn host_of(address: &str) -> &str {
     host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host)
 }
 
-fn read(options: &ClientOptions) -> Result<ClientConfig, String> {
+fn read(options: &ClientOptions) -> Result<Read, String> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let roots = files::roots(options.ca_file.as_deref())?;
     let strict = match options.invalid_certificates {
@@ -114,16 +145,17 @@ fn read(options: &ClientOptions) -> Result<ClientConfig, String> {
         }
     };
     let any_name = options.invalid_hostnames;
-    let verifier = SomeServer { provider: provider.clone(), strict, any_name };
+    let verifier = Arc::new(SomeServer { provider: provider.clone(), strict, any_name });
     let config = ClientConfig::builder_with_provider(provider)
         .with_protocol_versions(&files::versions(&options.disabled_protocols)?)
         .map_err(|error| error.to_string())?
         .dangerous()
-        .with_custom_certificate_verifier(Arc::new(verifier));
-    let Some(identity) = &options.identity else { return Ok(config.with_no_client_auth()) };
+        .with_custom_certificate_verifier(verifier.clone());
+    let read = |config: ClientConfig| Read { config: Arc::new(config), verifier };
+    let Some(identity) = &options.identity else { return Ok(read(config.with_no_client_auth())) };
     let (certificates, key) = files::identity(identity)?;
     let failed = |error: rustls::Error| files::unfit(&error, identity);
-    config.with_client_auth_cert(certificates, key).map_err(failed)
+    config.with_client_auth_cert(certificates, key).map(read).map_err(failed)
 }
 
 #[cfg(test)]

@@ -12,6 +12,8 @@ mod files;
 mod options;
 mod server;
 pub mod stream;
+#[cfg(test)]
+mod tests;
 mod verify;
 mod wire;
 

@@ -7,7 +7,7 @@ use parking_lot::RwLock;
 use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::ClientCertVerifier;
-use rustls::{ServerConfig, ServerConnection};
+use rustls::{Connection, HandshakeKind, ServerConfig, ServerConnection};
 use sheaf_auth::ClusterName;
 
 use crate::client::{ClientOptions, TlsClient};
@@ -29,6 +29,8 @@ struct Read {
     config: Arc<ServerConfig>,
     /// Who looks at clients' certificates, where any is taken.
     strict: Arc<dyn ClientCertVerifier>,
+    /// Who looks at them when they are shown.
+    verifier: Arc<dyn ClientCertVerifier>,
     own: Certified,
     /// The certificate that other servers are shown, if it is another one.
     shown: Option<Certified>,
@@ -147,6 +149,19 @@ impl Tls {
         Ok(connection)
     }
 
+    /// Whether what was shown still holds, of a connection that goes on where an earlier one has been: its handshake has taken the
+    /// certificates from the ticket, and they, or the list of those revoked, may have ended since.
+    ///
+    /// Errors: what a whole handshake would fail with now.
+    pub(crate) fn check_resumed(&self, connection: &Connection, now: UnixTime) -> Result<(), rustls::Error> {
+        if connection.handshake_kind() != Some(HandshakeKind::Resumed) {
+            return Ok(());
+        }
+        let Some([certificate, above @ ..]) = connection.peer_certificates() else { return Ok(()) };
+        let verifier = self.read.read().verifier.clone();
+        verifier.verify_client_cert(certificate, above, now).map(drop)
+    }
+
     /// Whom a client's certificates name, if somebody has signed them.
     pub fn subject_of(&self, certificates: Option<&[CertificateDer<'_>]>) -> Option<String> {
         let (certificate, above) = certificates?.split_first()?;
@@ -176,7 +191,7 @@ fn read(options: &TlsOptions) -> Result<Read, String> {
     let strict = verifier
         .build()
         .map_err(|error| files::unusable(&error, Some(ca_file), options.crl_file.as_deref()))?;
-    let verifier = match options.invalid_certificates {
+    let verifier: Arc<dyn ClientCertVerifier> = match options.invalid_certificates {
         true => Arc::new(AnyClient(strict.clone())),
         false => strict.clone(),
     };
@@ -200,14 +215,14 @@ fn read(options: &TlsOptions) -> Result<Read, String> {
     let mut config = ServerConfig::builder_with_provider(provider)
         .with_protocol_versions(&files::versions(&options.disabled_protocols)?)
         .map_err(failed)?
-        .with_client_cert_verifier(verifier)
+        .with_client_cert_verifier(verifier.clone())
         .with_single_cert(certificates, key)
         .map_err(failed)?;
-    // Who comes again proves nothing anew: one round trip.
+    // Who comes again proves nothing anew: one round trip. Whether what it has shown still holds is looked at all the same.
     config.ticketer = rustls::crypto::ring::Ticketer::new().map_err(failed)?;
     let members = members(options, &own.subject)?;
     let shown = of_members.map(|shown| certified(&shown[0]));
-    Ok(Read { config: Arc::new(config), strict, own, shown, members, lists_end, doubt })
+    Ok(Read { config: Arc::new(config), strict, verifier, own, shown, members, lists_end, doubt })
 }
 
 /// What members' subjects have, of which this server's is one.

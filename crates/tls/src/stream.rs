@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use rustls::pki_types::CertificateDer;
+use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::{Connection, ProtocolVersion};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
@@ -103,7 +103,19 @@ impl<S: Inner> TlsStream<S> {
     ///
     /// Errors: it fails, or takes too long.
     pub async fn accept(inner: S, tls: &Tls) -> io::Result<TlsStream<S>> {
-        TlsStream::shaken(inner, Connection::Server(tls.connection()?), PATIENCE).await
+        let mut stream = TlsStream::shaken(inner, Connection::Server(tls.connection()?), PATIENCE).await?;
+        if let Err(error) = tls.check_resumed(&stream.connection, UnixTime::now()) {
+            // Nothing is to be read as if it were taken; what ends here may not have heard of it.
+            stream.connection.send_close_notify();
+            let _ = poll_fn(|cx| Poll::Ready(stream.poll_drain(cx))).await;
+            return Err(broken(error));
+        }
+        Ok(stream)
+    }
+
+    /// What is spoken on it.
+    pub(crate) fn connection(&self) -> &Connection {
+        &self.connection
     }
 
     /// Whether TLS 1.3 is spoken, and not 1.2: there is no other.

@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use rustls::Connection;
-use rustls::pki_types::CertificateDer;
+use rustls::pki_types::{CertificateDer, UnixTime};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
@@ -34,7 +34,9 @@ impl Wire {
     ) -> io::Result<Wire> {
         let Some(client) = tls else { return Ok(Wire::Plain(socket)) };
         let connection = Connection::Client(client.connection(address)?);
-        Ok(Wire::Tls(Box::new(TlsStream::shaken(socket, connection, patience).await?)))
+        let stream = TlsStream::shaken(socket, connection, patience).await?;
+        client.check_resumed(stream.connection(), address, UnixTime::now())?;
+        Ok(Wire::Tls(Box::new(stream)))
     }
 
     /// The socket.

@@ -18,11 +18,28 @@ const STEP: Duration = Duration::from_millis(50);
 
 type Writing = (Vec<u8>, SyncSender<io::Result<()>>);
 
+/// When events do not wait any more, since the server ends.
+#[derive(Default)]
+pub struct Ending {
+    until: OnceLock<Instant>,
+}
+
+impl Ending {
+    /// The server is to end.
+    pub fn begin(&self) {
+        self.until.get_or_init(|| Instant::now() + LAST_WAIT);
+    }
+
+    /// Whether events do not wait any more.
+    pub fn is_over(&self) -> bool {
+        self.until.get().is_some_and(|until| Instant::now() >= *until)
+    }
+}
+
 /// A thread that writes events, and those who wait for it.
 pub struct Console {
     sender: Mutex<Sender<Writing>>,
-    /// When the last wait is over.
-    until: OnceLock<Instant>,
+    pub ending: Ending,
 }
 
 impl Console {
@@ -36,7 +53,7 @@ impl Console {
     pub fn new(out: impl Write + Send + 'static) -> io::Result<Self> {
         let (sender, receiver) = channel();
         std::thread::Builder::new().name("sheaf-audit".to_owned()).spawn(move || write(out, &receiver))?;
-        Ok(Console { sender: Mutex::new(sender), until: OnceLock::new() })
+        Ok(Console { sender: Mutex::new(sender), ending: Ending::default() })
     }
 
     /// Writes an event, and waits until that is done.
@@ -49,7 +66,7 @@ impl Console {
         loop {
             match waiting.recv_timeout(STEP) {
                 Ok(written) => return written,
-                Err(RecvTimeoutError::Timeout) if self.has_given_up() => {
+                Err(RecvTimeoutError::Timeout) if self.ending.is_over() => {
                     let why = "nobody reads it, and the server is to end";
                     return Err(io::Error::new(io::ErrorKind::TimedOut, why));
                 }
@@ -57,16 +74,6 @@ impl Console {
                 Err(RecvTimeoutError::Disconnected) => return Err(io::ErrorKind::BrokenPipe.into()),
             }
         }
-    }
-
-    /// The server is to end.
-    pub fn end(&self) {
-        self.until.get_or_init(|| Instant::now() + LAST_WAIT);
-    }
-
-    /// Whether events do not wait any more.
-    pub fn has_given_up(&self) -> bool {
-        self.until.get().is_some_and(|until| Instant::now() >= *until)
     }
 }
 
@@ -102,11 +109,11 @@ mod tests {
         console.append(b"one").unwrap();
         std::thread::scope(|scope| {
             let waiting = scope.spawn(|| console.append(b"two"));
-            assert!(!console.has_given_up());
-            console.end();
+            assert!(!console.ending.is_over());
+            console.ending.begin();
             assert_eq!(waiting.join().unwrap().unwrap_err().kind(), io::ErrorKind::TimedOut);
         });
-        assert!(console.has_given_up());
+        assert!(console.ending.is_over());
         assert_eq!(console.append(b"three").unwrap_err().kind(), io::ErrorKind::TimedOut);
     }
 }

@@ -13,6 +13,7 @@ pub mod noted;
 mod options;
 mod sink;
 mod size;
+mod syslog;
 
 use std::cell::Cell;
 use std::path::PathBuf;
@@ -160,11 +161,15 @@ impl Audit {
     ///
     /// Errors: `OutOfDiskSpace`, `OperationFailed`: it is not written.
     pub fn append(&self, who: &Who, event: &Event) -> Result<u64> {
-        self.append_promised(who, event, &Cell::new(0))
+        self.write(who, event, &Cell::new(0), false)
     }
 
-    /// The same for an event for which this is [promised](Audit::promise); what it has taken of that is promised no more.
+    /// The same for an event of what has happened, for which this is [promised](Audit::promise); what it has taken of that is promised no more.
     fn append_promised(&self, who: &Who, event: &Event, promised: &Cell<u64>) -> Result<u64> {
+        self.write(who, event, promised, true)
+    }
+
+    fn write(&self, who: &Who, event: &Event, promised: &Cell<u64>, happened: bool) -> Result<u64> {
         let document = event.document(who);
         let changes = event.atype == "auditConfigure";
         let wanted = self.config().wants(document.as_raw())
@@ -173,8 +178,8 @@ impl Audit {
             return Ok(0);
         }
         let written = match self.format {
-            Format::Bson => self.sink.append(document.as_bytes(), promised),
-            Format::Json => self.sink.append(line(document.as_raw()).as_bytes(), promised),
+            Format::Bson => self.sink.append(document.as_bytes(), promised, happened),
+            Format::Json => self.sink.append(line(document.as_raw()).as_bytes(), promised, happened),
         };
         written.map_err(|error| not_written(&error))
     }

@@ -4,16 +4,17 @@ use std::cell::Cell;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 
-use super::console::Console;
+use super::console::{Console, Ending};
 use super::options::{Destination, Format};
+use super::syslog::{PATIENCE, Syslog};
 
 /// Room is taken from the disk in pieces of this size.
 const ROOM_BYTES: u64 = 1 << 20;
@@ -30,14 +31,11 @@ const DATAGRAM_BYTES: u64 = 150 << 10;
 /// What the name of an old file has besides that of the file.
 const STAMP_BYTES: usize = 64;
 
-/// Facility `user`, severity `info`.
-const SYSTEM_LOG_PRIORITY: &str = "<14>";
-
 /// Where events go.
 pub enum Sink {
     File(FileSink),
     Console(Console),
-    Syslog(UnixDatagram),
+    Syslog(Syslog),
 }
 
 impl Sink {
@@ -52,42 +50,43 @@ impl Sink {
             Destination::Console => Console::new(io::stdout())
                 .map(Sink::Console)
                 .map_err(|error| format!("Failed to write the audit log to standard output: {error}")),
-            Destination::Syslog => {
-                // Connected once only to see that somebody listens.
-                let listens = UnixDatagram::unbound().and_then(|socket| socket.connect(SYSTEM_LOG));
-                listens
-                    .and_then(|()| UnixDatagram::unbound())
-                    .map(Sink::Syslog)
-                    .map_err(|error| format!("Failed to open the system's log {SYSTEM_LOG}: {error}"))
-            }
+            Destination::Syslog => Syslog::new(Path::new(SYSTEM_LOG))
+                .map(Sink::Syslog)
+                .map_err(|error| format!("Failed to open the system's log {SYSTEM_LOG}: {error}")),
         }
     }
 
     /// Appends an event as a whole, for which this is promised: what it takes of that is promised no more. Gives the place where it ends.
-    pub fn append(&self, bytes: &[u8], promised: &Cell<u64>) -> io::Result<u64> {
+    /// What has not `happened` yet need not be written: it waits for nobody for long.
+    pub fn append(&self, bytes: &[u8], promised: &Cell<u64>, happened: bool) -> io::Result<u64> {
         match self {
             Sink::File(file) => file.append(bytes, promised),
             Sink::Console(console) => console.append(bytes).map(|()| 0),
-            Sink::Syslog(socket) => {
-                let header = format!("{SYSTEM_LOG_PRIORITY}sheaf[{}]: ", std::process::id());
-                let text = bytes.strip_suffix(b"\n").unwrap_or(bytes);
-                // By its name each time: the system's log may have been started anew.
-                socket.send_to(&[header.as_bytes(), text].concat(), SYSTEM_LOG)?;
-                Ok(0)
+            Sink::Syslog(syslog) => {
+                let patience: Option<Duration> = (!happened).then_some(PATIENCE);
+                syslog.append(bytes, patience).map(|()| 0)
             }
         }
     }
 
     /// The server is to end: nothing waits for long any more.
     pub fn end(&self) {
-        if let Sink::Console(console) = self {
-            console.end();
+        if let Some(ending) = self.ending() {
+            ending.begin();
         }
     }
 
     /// Whether it ends and what is appended does not arrive.
     pub fn has_given_up(&self) -> bool {
-        matches!(self, Sink::Console(console) if console.has_given_up())
+        self.ending().is_some_and(Ending::is_over)
+    }
+
+    fn ending(&self) -> Option<&Ending> {
+        match self {
+            Sink::File(_) => None,
+            Sink::Console(console) => Some(&console.ending),
+            Sink::Syslog(syslog) => Some(&syslog.ending),
+        }
     }
 
     /// Waits until everything up to this place is on the disk.
@@ -103,7 +102,11 @@ impl Sink {
         match self {
             Sink::File(file) => file.promise(bytes),
             Sink::Syslog(_) if bytes > DATAGRAM_BYTES => Err(io::ErrorKind::FileTooLarge.into()),
-            Sink::Console(_) | Sink::Syslog(_) => Ok(Promise { file: None, bytes: Cell::new(0) }),
+            Sink::Console(_) => Ok(Promise { file: None, bytes: Cell::new(0) }),
+            Sink::Syslog(syslog) => {
+                syslog.takes_some(PATIENCE)?;
+                Ok(Promise { file: None, bytes: Cell::new(0) })
+            }
         }
     }
 

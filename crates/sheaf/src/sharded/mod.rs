@@ -194,6 +194,13 @@ fn of_router(settings: &Settings) -> Settings {
     Settings { journal_commit_interval: None, syncdelay: None, ..settings.clone() }
 }
 
+/// The first user is made by the router: who needs none of a shard's own would leave its exception open for good.
+fn of_members(parameters: &[(String, String)]) -> Vec<(String, String)> {
+    let mut all = parameters.to_vec();
+    all.push(("enableLocalhostAuthBypass".to_owned(), "false".to_owned()));
+    all
+}
+
 fn member(layout: &Layout, number: usize, settings: &Settings, argv: &[String]) -> Result<Arc<Node>, String> {
     let role = if number == 0 { ClusterRole::Config } else { ClusterRole::Shard };
     let own = Settings {
@@ -204,6 +211,7 @@ fn member(layout: &Layout, number: usize, settings: &Settings, argv: &[String]) 
         repl_set: Some(layout.set_name(number)),
         cluster_role: Some(role),
         dbpath: Some(layout.data(number)),
+        parameters: of_members(&settings.parameters),
         ..settings.clone()
     };
     let front = front_options(&own, argv, layout.ports[number])?;

@@ -30,7 +30,7 @@ pub struct Create<'a> {
     collection: &'a str,
     options: CollectionOptions<'a>,
     id_index: Option<RawDoc<'a>>,
-    auto_index_id: bool,
+    auto_index_id: Option<bool>,
     timeseries: Option<TimeseriesOptions>,
     encrypted_fields: Option<RawDoc<'a>>,
 }
@@ -73,7 +73,7 @@ impl<'a> Command<'a, Operation<'a>> for Create<'a> {
         encrypted_fields.map(encrypted_fields::check).transpose()?;
         args.ignore(&["flags", "recordIdsReplicated"]);
         let id_index = args.optional("idIndex")?;
-        let auto_index_id = args.optional::<Loose>("autoIndexId")?.is_none_or(|flag| flag.0);
+        let auto_index_id = args.optional::<Loose>("autoIndexId")?.map(|flag| flag.0);
         let options = read_options(args)?;
         if encrypted_fields.is_some() {
             if timeseries.is_some() || options.view_on.is_some() {
@@ -91,11 +91,11 @@ impl<'a> Command<'a, Operation<'a>> for Create<'a> {
         op.metrics().namespace.replace(Some(namespace.clone()));
         if let Some(timeseries) = self.timeseries {
             super::room::check_room(op, op.body.len())?;
-            let Create { collection, options, id_index, .. } = self;
-            let has_id_index = id_index.is_some();
+            let Create { collection, options, id_index, auto_index_id, .. } = self;
+            let refused = [(id_index.is_some(), "idIndex"), (auto_index_id.is_some(), "autoIndexId")];
             let creation =
                 Creation::of(op, &namespace)?.filter(|_| op.catalog().collection(&namespace).is_none());
-            let reply = CreateTimeseries { collection, timeseries, options, has_id_index }.run(op)?;
+            let reply = CreateTimeseries { collection, timeseries, options, refused }.run(op)?;
             creation.into_iter().for_each(|creation| creation.done(op, &namespace, None));
             return Ok(reply);
         }
@@ -106,6 +106,10 @@ impl<'a> Command<'a, Operation<'a>> for Create<'a> {
             );
         }
         names::check_new_name(&namespace)?;
+        // Routers make temporary collections on shards.
+        if self.options.temp && op.node().options.cluster_role.is_none() {
+            bail!(Code::INVALID_OPTIONS, "the 'temp' field is an invalid option");
+        }
         if self.options.view_on.is_some() && self.collection.starts_with("system.") {
             // One in the place of users would lock everybody out.
             bail!(
@@ -113,8 +117,9 @@ impl<'a> Command<'a, Operation<'a>> for Create<'a> {
                 "View name cannot start with 'system.', which is reserved for system namespaces"
             );
         }
+        self.check_clustered(op)?;
         super::room::check_room(op, op.body.len())?;
-        if !self.auto_index_id && op.db() != "local" {
+        if self.auto_index_id == Some(false) && op.db() != "local" {
             bail!(50001, "autoIndexId:false is not allowed for collections in non-local databases");
         }
         self.check_validator_place(op.db())?;
@@ -190,6 +195,33 @@ impl Create<'_> {
         Ok(options.with("encryptedFields", &encrypted_fields::completed(config, self.collection)))
     }
 
+    /// Checks what a clustered collection cannot be beside that. A capped one is for tests of MongoDB itself: there is none
+    /// here.
+    ///
+    /// Errors: 6049200, 6049204, 6127800, 6049201.
+    fn check_clustered(&self, op: &Operation<'_>) -> Result<()> {
+        let options = &self.options;
+        if !options.clustered_index.is_some_and(|value| value.truthy()) {
+            return Ok(());
+        }
+        for (given, code, name) in [(options.size, 6049200, "size"), (options.max, 6049204, "max")] {
+            if given.is_some() {
+                let text = format!(
+                    "'{name}' field for capped collections is not allowed on clustered collections. Did you mean \
+                     'capped: true' with 'expireAfterSeconds'?"
+                );
+                return Err(sheaf_errors::Error::location(code, text));
+            }
+        }
+        if options.capped && op.front.test_commands() && options.expire_after_seconds.is_none() {
+            bail!(6049201, "A capped clustered collection requires the 'expireAfterSeconds' field");
+        }
+        if options.capped {
+            bail!(6127800, "Clustered capped collections are not available");
+        }
+        Ok(())
+    }
+
     fn check_validator_place(&self, db: &str) -> Result<()> {
         if self.options.validator.is_some_and(|v| !v.is_empty()) && matches!(db, "admin" | "config" | "local")
         {
@@ -212,8 +244,15 @@ impl Create<'_> {
             bail!(Code::INVALID_OPTIONS, "'idIndex' is not allowed with 'viewOn': {:?}", self.collection);
         }
         let collation = options.as_raw().get("collation").and_then(|v| v.as_doc());
-        index_spec::check_id_spec(wished)?;
+        if self.auto_index_id.is_some() {
+            bail!(
+                Code::INVALID_OPTIONS,
+                "'idIndex' is not allowed with 'autoIndexId': {}",
+                sheaf_bson::value_text(Value::Document(wished))
+            );
+        }
         let spec = index_spec::prepare(wished, collation)?;
+        index_spec::check_id_spec(wished)?;
         let own = spec.as_raw().get_or_missing("collation");
         if sheaf_bson::compare(own, options.as_raw().get_or_missing("collation")).is_ne() {
             bail!(Code::BAD_VALUE, "The _id index must have the same collation as the collection.");

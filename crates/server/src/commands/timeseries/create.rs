@@ -22,8 +22,8 @@ pub struct CreateTimeseries<'a> {
     pub timeseries: TimeseriesOptions,
     /// The other options.
     pub options: CollectionOptions<'a>,
-    /// Whether `idIndex` was given.
-    pub has_id_index: bool,
+    /// What else was given, or not, that cannot stand beside it.
+    pub refused: [(bool, &'static str); 2],
 }
 
 impl CreateTimeseries<'_> {
@@ -85,9 +85,8 @@ impl CreateTimeseries<'_> {
             (options.validation_action.is_some(), "validationAction"),
             (options.clustered_index.is_some_and(|value| value.truthy()), "clusteredIndex"),
             (options.pre_and_post_images.is_some(), "changeStreamPreAndPostImages"),
-            (self.has_id_index, "idIndex"),
         ];
-        match given.iter().find(|(given, _)| *given) {
+        match given.iter().chain(&self.refused).find(|(given, _)| *given) {
             Some((_, name)) => {
                 bail!(Code::INVALID_OPTIONS, "'timeseries' is not allowed with '{name}'")
             }

@@ -68,7 +68,7 @@ impl<'a> RawDoc<'a> {
 
     /// The first field of this name. A name is compared as it stands, dots included.
     pub fn get(self, key: &str) -> Option<Value<'a>> {
-        self.iter().find(|element| element.key_bytes() == key.as_bytes()).map(|element| element.value())
+        self.element(key).map(|element| element.value())
     }
 
     /// Like [`RawDoc::get`], with [`Value::Missing`] for an absent field.
@@ -78,7 +78,7 @@ impl<'a> RawDoc<'a> {
 
     /// The first element of this name.
     pub fn element(self, key: &str) -> Option<Element<'a>> {
-        self.iter().find(|element| element.key_bytes() == key.as_bytes())
+        find(self.iter().rest, key.as_bytes())
     }
 
     /// Number of elements; walks them all.
@@ -181,8 +181,8 @@ impl<'a> Iterator for Iter<'a> {
 
     #[inline]
     fn next(&mut self) -> Option<Element<'a>> {
-        let (&kind, after) = self.rest.split_first()?;
-        let value_at = short_find_nul(after)? + 2;
+        let (&kind, name) = self.rest.split_first()?;
+        let value_at = short_find_nul(name)? + 2;
         let size = value_size(kind, &self.rest[value_at..])?;
         let Some((whole, rest)) = self.rest.split_at_checked(value_at + size) else {
             self.rest = &[];
@@ -193,22 +193,66 @@ impl<'a> Iterator for Iter<'a> {
     }
 }
 
+/// The first element of this name. What is sought is mostly behind others that are only passed over: a short name is compared in the word
+/// in which its end is looked for.
+fn find<'a>(mut elements: &'a [u8], key: &[u8]) -> Option<Element<'a>> {
+    let wanted = first_word(key);
+    loop {
+        let (&kind, name) = elements.split_first()?;
+        let (length, same) = match name.first_chunk::<8>().map(|word| u64::from_le_bytes(*word)) {
+            Some(word) if has_nul(word) != 0 => {
+                let length = first_nul(has_nul(word));
+                // The bytes from the closing NUL on are none of the name's.
+                (length, length == key.len() && (word ^ wanted) << 8 << (8 * (7 - length)) == 0)
+            }
+            _ => {
+                let length = short_find_nul(name)?;
+                (length, name[..length] == *key)
+            }
+        };
+        let value_at = length + 2;
+        let end = value_at + value_size(kind, &elements[value_at..])?;
+        if same {
+            return Some(Element { whole: elements.get(..end)?, value_at });
+        }
+        elements = elements.get(end..)?;
+    }
+}
+
+/// The first eight bytes as a number; zeros where there are fewer.
+fn first_word(bytes: &[u8]) -> u64 {
+    let mut word = [0; 8];
+    word.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
+    u64::from_le_bytes(word)
+}
+
+/// Not zero if a byte of the word is; the lowest bit that is set marks the first.
+#[inline]
+fn has_nul(word: u64) -> u64 {
+    const ONES: u64 = 0x0101_0101_0101_0101;
+    const HIGHS: u64 = 0x8080_8080_8080_8080;
+    word.wrapping_sub(ONES) & !word & HIGHS
+}
+
+/// The byte that [`has_nul`] marks first.
+#[inline]
+fn first_nul(marks: u64) -> usize {
+    (marks.trailing_zeros() / 8) as usize
+}
+
 /// Where the name ends. Names are mostly short, for which looking at eight bytes at once beats a call
 /// to memchr.
 #[inline]
 pub(crate) fn short_find_nul(bytes: &[u8]) -> Option<usize> {
-    const ONES: u64 = 0x0101_0101_0101_0101;
-    const HIGHS: u64 = 0x8080_8080_8080_8080;
     for at in [0, 8] {
         let Some(word) = bytes.get(at..).and_then(|rest| rest.first_chunk::<8>()) else { break };
-        let word = u64::from_le_bytes(*word);
-        // The lowest bit set here marks the first zero byte.
-        let zeros = word.wrapping_sub(ONES) & !word & HIGHS;
-        if zeros != 0 {
-            return Some(at + (zeros.trailing_zeros() / 8) as usize);
+        let marks = has_nul(u64::from_le_bytes(*word));
+        if marks != 0 {
+            return Some(at + first_nul(marks));
         }
     }
-    memchr::memchr(0, bytes)
+    // The last element of a document may be shorter than a word.
+    if bytes.len() < 8 { bytes.iter().position(|byte| *byte == 0) } else { memchr::memchr(0, bytes) }
 }
 
 fn length_at(bytes: &[u8]) -> Option<usize> {
@@ -219,19 +263,28 @@ fn length_at(bytes: &[u8]) -> Option<usize> {
 /// Size of a value of this type that starts `bytes`; `None` for an unknown type or a cut value.
 #[inline]
 pub(crate) fn value_size(kind: u8, bytes: &[u8]) -> Option<usize> {
-    match FIXED_SIZES.get(usize::from(kind)) {
-        Some(&size) if size != VARIES => Some(usize::from(size)),
-        _ => varying_size(kind, bytes),
+    match SIZES[usize::from(kind)] {
+        TEXT => length_at(bytes)?.checked_add(4),
+        DOCUMENT => Some(length_at(bytes)?.max(5)),
+        VARIES => varying_size(kind, bytes),
+        size => Some(usize::from(size)),
     }
 }
 
-/// Marks types without a fixed size in [`FIXED_SIZES`].
+/// Marks types whose values begin with the length of what follows in [`SIZES`],
+const TEXT: u8 = 0xFD;
+/// those whose values begin with their own length,
+const DOCUMENT: u8 = 0xFE;
+/// and those of which more must be looked at.
 const VARIES: u8 = 0xFF;
 
 /// Sizes of values by type byte.
-const FIXED_SIZES: [u8; 0x14] = {
-    let mut sizes = [VARIES; 0x14];
+const SIZES: [u8; 256] = {
+    let mut sizes = [VARIES; 256];
     sizes[0x01] = 8;
+    sizes[0x02] = TEXT;
+    sizes[0x03] = DOCUMENT;
+    sizes[0x04] = DOCUMENT;
     sizes[0x06] = 0;
     sizes[0x07] = 12;
     sizes[0x08] = 1;
@@ -246,8 +299,8 @@ const FIXED_SIZES: [u8; 0x14] = {
 
 fn varying_size(kind: u8, bytes: &[u8]) -> Option<usize> {
     Some(match kind {
-        0x02 | 0x0D | 0x0E => length_at(bytes)?.checked_add(4)?,
-        0x03 | 0x04 | 0x0F => length_at(bytes)?.max(5),
+        0x0D | 0x0E => length_at(bytes)?.checked_add(4)?,
+        0x0F => length_at(bytes)?.max(5),
         0x05 => length_at(bytes)?.checked_add(5)?,
         0x7F | 0xFF => 0,
         0x0B => {
@@ -315,5 +368,45 @@ pub(crate) fn decode(kind: u8, data: &[u8]) -> Value<'_> {
         0x7F => Value::MaxKey,
         0xFF => Value::MinKey,
         _ => Value::Null,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::DocBuf;
+
+    /// Names of every length around a word's, of which some begin alike, and of which the last element leaves fewer bytes than a word.
+    #[test]
+    fn a_field_is_found_by_its_whole_name_and_the_first_of_equal_names() {
+        let names =
+            ["", "a", "ab", "abc", "abcdefg", "abcdefh", "abcdefgh", "abcdefghi", "abcdefghijklmnop", "b"];
+        let long = "x".repeat(300);
+        let mut document = DocBuf::new();
+        for (n, name) in names.iter().copied().chain([long.as_str(), "abc"]).enumerate() {
+            document.append(name, n as i32);
+        }
+        document.append("z", Value::Null);
+        let raw = document.as_raw();
+        let missing = ["abcd", "c", "abcdefgx", "abcdefghijklmnopq", "xx", "a\0\u{1}", "abcdefg\0", "zz"];
+        for name in names.into_iter().chain([long.as_str(), "z"]).chain(missing) {
+            let first = raw.iter().find(|element| element.key_bytes() == name.as_bytes());
+            let found = raw.element(name);
+            assert_eq!(found.map(|e| e.as_bytes()), first.map(|e| e.as_bytes()), "{name:?}");
+            assert_eq!(found.is_some(), !missing.contains(&name), "{name:?}");
+        }
+    }
+
+    #[test]
+    fn bytes_that_were_cut_have_no_field_beyond_the_cut() {
+        let document = crate::doc! { "first": "some text", "second": { "a": 1 }, "third": 3 };
+        let elements = document.as_raw().iter().rest();
+        for cut in 0..elements.len() {
+            let found = find(&elements[..cut], b"third");
+            assert!(found.is_none(), "{cut}");
+            let walked = Iter::over(&elements[..cut]).find(|element| element.key() == "second");
+            let found = find(&elements[..cut], b"second");
+            assert_eq!(found.map(|e| e.as_bytes()), walked.map(|e| e.as_bytes()), "{cut}");
+        }
     }
 }

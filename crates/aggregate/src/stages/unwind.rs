@@ -9,7 +9,7 @@ use sheaf_query::matcher::Matcher;
 
 use crate::database::SharedDatabase;
 use crate::filters::{self, SplitFilter};
-use crate::rewrite::{rewrite, rewrite_into};
+use crate::rewrite::{Slot, rewrite};
 use crate::stage::{Needs, Reads, Shape, SharedStage, Split, Stage, StageCx, StageEntry};
 use sheaf_rows::{BoxOperator, Cx, Fields, Operator, Row, Step, let_go};
 
@@ -167,9 +167,11 @@ struct UnwindRun {
     made: Vec<u8>,
 }
 
-/// A place in an array.
+/// A place in the array of a document.
 struct Place {
-    /// Byte offset, within the array's elements, of the next one.
+    /// Where the array stands in the document.
+    array: Slot,
+    /// Byte offset, within the document, of the next element.
     offset: usize,
     index: i64,
 }
@@ -197,13 +199,11 @@ impl UnwindRun {
     /// Makes the document with the array's next element, if there is one.
     fn next_element(&mut self) -> Option<()> {
         let place = self.unwinding.as_mut()?;
-        let document = RawDoc::new(&self.document);
-        let array = find(document, self.stage.path.parts()).as_array()?;
         // Walking on from a remembered place keeps this linear in the array's length.
-        let rest = array.iter().rest().get(place.offset..)?;
+        let rest = self.document.get(place.offset..place.array.end() - 1)?;
         let element = Iter::over(rest).next()?;
         place.offset += element.as_bytes().len();
-        rewrite_into(document, self.stage.path.parts(), element.value(), &mut self.made);
+        place.array.fill(&self.document, element, &mut self.made);
         if let Some(path) = &self.stage.include_array_index {
             let index = Value::Int64(place.index);
             self.made = rewrite(RawDoc::new(&self.made), path.parts(), index).into_bytes();
@@ -227,7 +227,8 @@ impl UnwindRun {
                     }
                 }
                 self.input.release();
-                self.unwinding = Some(Place { offset: 0, index: 0 });
+                let array = Slot::find(&self.document, stage.path.parts());
+                self.unwinding = array.map(|array| Place { offset: array.start() + 4, index: 0, array });
                 return Step::More;
             }
             Value::Array(_) if stage.preserve_null_and_empty => {

@@ -16,16 +16,33 @@ impl Fields {
         Fields(names.into_iter().collect())
     }
 
+    fn has(&self, name: &[u8]) -> bool {
+        // Names are mostly told apart by their first byte, without a call that compares all of them.
+        self.0.iter().any(|field| {
+            let field = field.as_bytes();
+            field.len() == name.len() && field.first() == name.first() && field == name
+        })
+    }
+
     /// The document with these fields alone, in their order, each as often as it is there; made in `buffer`.
     pub fn of<'b>(&self, document: RawDoc<'_>, buffer: &'b mut Vec<u8>) -> RawDoc<'b> {
         buffer.clear();
         let mut out = DocWriter::new(buffer);
-        for element in document.iter() {
-            let name = element.key_bytes();
-            if self.0.iter().any(|field| field.as_bytes() == name) {
-                out.append_element(element);
+        // What stands side by side is copied together.
+        let mut elements = document.iter();
+        let (mut before, mut kept) = (elements.rest(), 0);
+        while let Some(element) = elements.next() {
+            if self.has(element.key_bytes()) {
+                kept += element.as_bytes().len();
+                continue;
             }
+            if kept > 0 {
+                out.append_raw_elements(&before[..kept]);
+                kept = 0;
+            }
+            before = elements.rest();
         }
+        out.append_raw_elements(&before[..kept]);
         drop(out);
         RawDoc::new(buffer)
     }
@@ -45,5 +62,9 @@ mod tests {
         let narrow = DocBuf::from(fields.of(document.as_raw(), &mut buffer));
         assert_eq!(narrow, doc! { "b": { "c": 1, "x": 2 }, "_id": 7, "b": 3 });
         assert_eq!(fields.of(doc! { "a": 1 }.as_raw(), &mut buffer), RawDoc::EMPTY);
+        let document = doc! { "e": 1, "b": 2, "a": 3, "_id": 4, "bb": 5 };
+        assert_eq!(fields.of(document.as_raw(), &mut buffer), doc! { "e": 1, "b": 2, "_id": 4 }.as_raw());
+        let all = doc! { "_id": 1, "b": 2 };
+        assert_eq!(fields.of(all.as_raw(), &mut buffer), all.as_raw());
     }
 }

@@ -11,6 +11,9 @@ use super::ast::{BitsOp, CompareOp, InList, Leaf, MatchExpr, Test, binary_bit};
 use crate::path::{inner, position};
 use crate::ticks::{tick_for, try_all, try_any};
 
+/// A list of so many values is gone through one by one.
+const FEW: usize = 4;
+
 /// What a match tells besides yes or no.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct MatchDetails {
@@ -159,7 +162,10 @@ impl Test {
                 tick_for(element.data().len().min(operand.data().len()) * 16)?;
                 compares(*op, operand, element, collator)
             }
-            Test::In(list) => list.contains(element.value(), collator)?,
+            Test::In(list) => match list.contains_bytes(element, collator) {
+                Some(found) => found,
+                None => list.contains(element.value(), collator)?,
+            },
             Test::Exists => true,
             Test::Type(types) => types.contains(element.kind()),
             Test::Size(size) => element.kind() == Type::Array && inner(element).count() as i64 == *size,
@@ -275,13 +281,32 @@ impl InList {
         self.values.dedup_by(|a, b| compare_by(collator, a.as_value(), b.as_value()).is_eq());
     }
 
+    /// Whether a list of few values has the element, if their bytes tell: then nothing is decoded.
+    fn contains_bytes(&self, element: Element<'_>, collator: Option<&SharedCollator>) -> Option<bool> {
+        let kind = element.kind();
+        if collator.is_some() || may_equal_other_bytes(kind) || self.values.len() > FEW {
+            return None;
+        }
+        let mut told = self.regexes.is_empty();
+        for value in &self.values {
+            if value.kind() == kind {
+                if value.data() == element.data() {
+                    return Some(true);
+                }
+            } else if value.kind().order() == kind.order() {
+                told = false;
+            }
+        }
+        told.then_some(false)
+    }
+
     /// Whether the list has a value (or a regular expression that matches it).
     ///
     /// Errors: like [`MatchExpr::matches`].
     pub fn contains(&self, value: Value<'_>, collator: Option<&SharedCollator>) -> Result<bool> {
         tick_for(self.values.len().min(4096))?;
         let found = match self.values.len() {
-            0..=4 => self.values.iter().any(|v| compare_by(collator, v.as_value(), value).is_eq()),
+            0..=FEW => self.values.iter().any(|v| compare_by(collator, v.as_value(), value).is_eq()),
             _ => self.values.binary_search_by(|v| compare_by(collator, v.as_value(), value)).is_ok(),
         };
         Ok(found || try_any(&self.regexes, |regex| regex.matches_value(value))?)

@@ -21,6 +21,24 @@ struct Pass<'a, 'e> {
     index: Option<usize>,
 }
 
+/// Elements side by side that go into the output as they are.
+struct Kept<'a> {
+    /// The document's elements from the first of them on.
+    rest: &'a [u8],
+    /// Bytes of those that stay.
+    length: usize,
+}
+
+impl<'a> Kept<'a> {
+    /// Writes them, and begins anew with the elements that follow.
+    fn flush<S: Sink>(&mut self, following: &'a [u8], out: &mut DocWriter<'_, S>) {
+        if self.length > 0 {
+            out.append_raw_elements(&self.rest[..self.length]);
+        }
+        *self = Kept { rest: following, length: 0 };
+    }
+}
+
 pub(super) fn apply<'a, S: Sink>(
     projection: &'a Projection,
     doc: RawDoc<'a>,
@@ -49,15 +67,23 @@ impl<'a> Pass<'a, '_> {
         }
         let mut left = node.fields().len();
         let others = self.kind != Kind::Inclusion;
-        for element in doc.iter() {
+        let mut elements = doc.iter();
+        // Elements that are kept as they are, side by side: they are copied together.
+        let mut kept = Kept { rest: elements.rest(), length: 0 };
+        while let Some(element) = elements.next() {
             sheaf_meter::tick(1)?;
-            let Some(at) = node.find(element.key_bytes()) else {
-                if others {
-                    out.append_element(element);
-                }
-                continue;
+            let found = node.find(element.key_bytes());
+            let keeps = match found {
+                Some(at) => matches!(node.fields()[at].1, Field::Keep),
+                None => others,
             };
-            let done = self.field(&node.fields()[at].1, element, positional, out)?;
+            if keeps {
+                kept.length += element.as_bytes().len();
+            } else {
+                kept.flush(elements.rest(), out);
+            }
+            let Some(at) = found else { continue };
+            let done = keeps || self.field(&node.fields()[at].1, element, positional, out)?;
             if let Some(written) = written.get_mut(at) {
                 *written = done;
             }
@@ -67,6 +93,7 @@ impl<'a> Pass<'a, '_> {
                 break;
             }
         }
+        kept.flush(&[], out);
         if node.computed { self.missing_fields(node, &written, out) } else { Ok(()) }
     }
 
@@ -79,14 +106,13 @@ impl<'a> Pass<'a, '_> {
         positional: bool,
         out: &mut DocWriter<'_, S>,
     ) -> Result<bool> {
-        let name = element.key();
         match field {
             Field::Keep => _ = out.append_element(element),
             Field::Drop => {}
             Field::Slice(slice) => match element.value() {
                 Value::Array(array) => {
                     let range = slice.range(array.count());
-                    let mut writer = out.array(name);
+                    let mut writer = out.array(element.key());
                     let items = array.iter().skip(range.start).take(range.len());
                     items.for_each(|item| _ = writer.push_element(item));
                 }
@@ -95,13 +121,16 @@ impl<'a> Pass<'a, '_> {
             Field::Positional => match element.value() {
                 Value::Array(array) if positional => {
                     let item = array.iter().nth(self.position()?);
-                    _ = out.array(name).push_element(item.map_or_else(mismatch, Ok)?);
+                    _ = out.array(element.key()).push_element(item.map_or_else(mismatch, Ok)?);
                 }
                 _ => _ = out.append_element(element),
             },
             // In an inclusion, the document's own value is not wanted and the computed one comes at the end.
             Field::Computed(_) | Field::ElemMatch(_) if self.kind == Kind::Inclusion => return Ok(false),
-            Field::Computed(_) | Field::ElemMatch(_) => _ = out.append(name, self.computed(field, name)?),
+            Field::Computed(_) | Field::ElemMatch(_) => {
+                let name = element.key();
+                out.append(name, self.computed(field, name)?);
+            }
             Field::Inside(node) => return self.inside(node, element, positional && node.positional, out),
         }
         Ok(true)

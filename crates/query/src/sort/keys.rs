@@ -11,7 +11,7 @@ use sheaf_collation::{SharedCollator, compare_by};
 use sheaf_errors::{Code, Result, bail};
 use smallvec::SmallVec;
 
-use super::pattern::{SortOn, SortPattern};
+use super::pattern::{SortOn, SortPart, SortPattern};
 use crate::path::Part;
 
 /// A document's sort key: its values, or bytes whose order is the order of the sort.
@@ -23,23 +23,37 @@ impl SortPattern {
         let mut key = SortKey::new();
         let mut through_arrays = 0;
         for part in self.parts() {
-            let (value, array) = match &part.on {
-                SortOn::Meta(kind) => (metadata.get(kind).unwrap_or(Value::Null), false),
-                SortOn::Path(path) => extreme(doc, path.parts(), part.descending, self.collator()),
-            };
+            let (value, array) = self.part_of_key(part, doc, metadata);
             through_arrays += usize::from(array);
             key.push(value);
         }
         if through_arrays > 1 { self.joint_key(doc, metadata) } else { Ok(key) }
     }
 
+    /// The value of one part by itself, and whether its path met an array.
+    fn part_of_key<'a>(&self, part: &SortPart, doc: RawDoc<'a>, metadata: RawDoc<'a>) -> (Value<'a>, bool) {
+        match &part.on {
+            SortOn::Meta(kind) => (metadata.get(kind).unwrap_or(Value::Null), false),
+            SortOn::Path(path) => extreme(doc, path.parts(), part.descending, self.collator()),
+        }
+    }
+
     /// Appends the sort key's comparable bytes: their order is the order of the sort.
     pub fn put_key_bytes(&self, doc: RawDoc<'_>, metadata: RawDoc<'_>, out: &mut Vec<u8>) -> Result<()> {
-        let key = self.key(doc, metadata)?;
-        let arena = Bump::new();
-        for (part, value) in self.parts().iter().zip(&key) {
-            let value = self.collator().map_or(*value, |collator| collator.key(*value, &arena));
-            key::encode_bound(value, part.descending, out);
+        let put = |part: &SortPart, value, out: &mut Vec<u8>| match self.collator() {
+            None => key::encode_bound(value, part.descending, out),
+            Some(collator) => key::encode_bound(collator.key(value, &Bump::new()), part.descending, out),
+        };
+        let (start, mut through_arrays) = (out.len(), 0);
+        for part in self.parts() {
+            let (value, array) = self.part_of_key(part, doc, metadata);
+            through_arrays += usize::from(array);
+            put(part, value, out);
+        }
+        if through_arrays > 1 {
+            out.truncate(start);
+            let key = self.joint_key(doc, metadata)?;
+            self.parts().iter().zip(key).for_each(|(part, value)| put(part, value, out));
         }
         Ok(())
     }
@@ -87,6 +101,14 @@ fn extreme<'a>(
     descending: bool,
     collator: Option<&SharedCollator>,
 ) -> (Value<'a>, bool) {
+    // Mostly there is but one name, and no array.
+    if let [only] = parts {
+        match doc.get(only.name()) {
+            None => return (Value::Null, false),
+            Some(Value::Array(_)) => {}
+            Some(value) => return (value, false),
+        }
+    }
     let mut best: Option<Value<'a>> = None;
     let mut array = false;
     each(Value::Document(doc), parts, &mut array, &mut |value| {

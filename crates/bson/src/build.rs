@@ -328,6 +328,12 @@ impl<'s, S: Sink> ArrayWriter<'s, S> {
         self
     }
 
+    /// Appends a value given as its type and bytes.
+    pub(crate) fn push_raw(&mut self, kind: Type, data: &[u8]) {
+        self.head(kind as u8);
+        self.doc.out.put(data);
+    }
+
     /// Appends a document given as bytes.
     pub fn push_raw_document(&mut self, bytes: &[u8]) -> &mut Self {
         self.head(0x03);

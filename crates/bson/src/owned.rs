@@ -6,7 +6,7 @@ use std::hash::{Hash, Hasher};
 
 use smallvec::SmallVec;
 
-use crate::build::put_value;
+use crate::build::{ArrayWriter, Sink, put_value};
 use crate::compare::{compare, hash_text, hash_value, text_bytes};
 use crate::raw::decode;
 use crate::value::{Type, Value};
@@ -47,6 +47,14 @@ impl OwnedValue {
             // Undecoded: bytes need no check for UTF-8 to be equal.
             Value::String(text) if self.kind == Type::String => text_bytes(&self.data) == text.as_bytes(),
             other => compare(self.as_value(), other).is_eq(),
+        }
+    }
+
+    /// Appends it to an array, without decoding it.
+    pub fn push_to<S: Sink>(&self, out: &mut ArrayWriter<'_, S>) {
+        match self.kind {
+            Type::Missing => _ = out.push(Value::Null),
+            kind => out.push_raw(kind, &self.data),
         }
     }
 
@@ -160,7 +168,11 @@ mod tests {
             let copy = doc! { "x": &owned };
             assert_eq!(copy.as_raw().element("x").unwrap().data(), element.data());
             assert_eq!(owned.kind(), element.kind());
+            let pushed = crate::ArrayBuf::build(|out| owned.push_to(out));
+            assert_eq!(pushed.as_raw(), array![element.value()].as_raw());
         }
+        let missing = crate::ArrayBuf::build(|out| OwnedValue::default().push_to(out));
+        assert_eq!(missing.as_raw(), array![()].as_raw());
         assert!(OwnedValue::default().as_value().is_missing());
     }
 

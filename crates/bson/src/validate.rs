@@ -3,7 +3,7 @@
 use sheaf_errors::{Code, Error, Result, bail};
 
 use crate::raw::{short_find_nul, value_size};
-use crate::{RawDoc, Value};
+use crate::{Element, RawDoc, Type, Value};
 
 /// Deepest nesting of documents and arrays, the outermost counted, that a message may bring or a pipeline may make:
 /// mongod's `maxBSONDepth`. What is deeper no driver reads, and walking it could exhaust the stack.
@@ -41,12 +41,19 @@ pub fn is_deeper(doc: RawDoc<'_>, levels: usize) -> bool {
     if doc.len() < LEVEL_BYTES * levels {
         return false;
     }
-    let inside = |value| match value {
+    levels == 0 || doc.iter().filter_map(held).any(|inner| is_deeper(inner, levels - 1))
+}
+
+/// The document that an element holds. What holds none is not decoded.
+fn held(element: Element<'_>) -> Option<RawDoc<'_>> {
+    if !matches!(element.kind(), Type::Document | Type::Array | Type::CodeWithScope) {
+        return None;
+    }
+    match element.value() {
         Value::Document(inner) | Value::Array(inner) => Some(inner),
         Value::CodeWithScope(code) => Some(code.scope),
         _ => None,
-    };
-    levels == 0 || doc.values().filter_map(inside).any(|inner| is_deeper(inner, levels - 1))
+    }
 }
 
 /// Checks a document whose length prefix was already found to fit `bytes` exactly. Recursion is

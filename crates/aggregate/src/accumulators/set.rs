@@ -2,7 +2,8 @@
 
 use std::collections::HashSet;
 
-use sheaf_bson::{Bump, DocBuf, OwnedValue, Value, array_in};
+use hashbrown::HashTable;
+use sheaf_bson::{Bump, DocBuf, Ordered, OwnedValue, Value, array_in};
 use sheaf_collation::{SharedCollator, key_of};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_expr::{Expr, ParseCx};
@@ -28,7 +29,7 @@ impl State for Push {
     }
 
     fn result<'a>(&self, arena: &'a Bump) -> Result<Value<'a>> {
-        Ok(Value::Array(array_in(arena, |out| self.values.iter().for_each(|value| _ = out.push(value)))))
+        Ok(Value::Array(array_in(arena, |out| self.values.iter().for_each(|value| value.push_to(out)))))
     }
 
     fn partial<'a>(&self, arena: &'a Bump) -> Result<Value<'a>> {
@@ -47,7 +48,9 @@ impl State for Push {
 /// `$addToSet`.
 #[derive(Default)]
 pub(super) struct AddToSet {
-    values: HashSet<OwnedValue, ahash::RandomState>,
+    /// Looked up by values that are only borrowed: most of what comes is there already, and is not copied.
+    values: HashTable<OwnedValue>,
+    hasher: ahash::RandomState,
     held: usize,
     /// With a collator, what the values are compared by.
     keys: HashSet<OwnedValue, ahash::RandomState>,
@@ -76,16 +79,18 @@ impl State for AddToSet {
             }
             self.held += bytes;
         }
-        let value = OwnedValue::from(value);
-        let bytes = value.memory_bytes();
-        if self.values.insert(value) {
-            self.held += bytes;
+        let hash = self.hasher.hash_one(Ordered(value));
+        if self.values.find(hash, |known| known.equals(value)).is_some() {
+            return Ok(());
         }
+        let value = OwnedValue::from(value);
+        self.held += value.memory_bytes();
+        self.values.insert_unique(hash, value, |known| self.hasher.hash_one(known));
         check_state_memory("$addToSet", self.held)
     }
 
     fn result<'a>(&self, arena: &'a Bump) -> Result<Value<'a>> {
-        Ok(Value::Array(array_in(arena, |out| self.values.iter().for_each(|value| _ = out.push(value)))))
+        Ok(Value::Array(array_in(arena, |out| self.values.iter().for_each(|value| value.push_to(out)))))
     }
 
     fn partial<'a>(&self, arena: &'a Bump) -> Result<Value<'a>> {

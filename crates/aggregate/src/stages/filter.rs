@@ -80,9 +80,13 @@ impl Operator for MatchRun {
         if step != Step::Row {
             return Ok(step);
         }
-        let row = self.input.row();
-        self.arena.reset();
-        let matches = self.stage.matcher.matches(row.document(), &cx.env_over(&self.input, &self.arena))?;
+        let (row, matcher) = (self.input.row(), &self.stage.matcher);
+        let matches = if matcher.has_expr() {
+            self.arena.reset();
+            matcher.matches(row.document(), &cx.env_over(&self.input, &self.arena))?
+        } else {
+            matcher.matches_doc(row.document())?
+        };
         Ok(if matches { Step::Row } else { Step::More })
     }
 

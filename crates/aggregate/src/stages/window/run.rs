@@ -205,7 +205,8 @@ fn feed<'a>(
         let value = output.function.input.eval(document, env)?;
         let sort = match &output.function.kind {
             Kind::Rank(_) => stage.rank_key(document, row.metadata(), arena)?,
-            _ => stage.sort_value(document, arena),
+            _ if running.needs_sort() => stage.sort_value(document, arena),
+            _ => Value::Missing,
         };
         running.take(value, sort)?;
     }

@@ -23,6 +23,11 @@ pub(super) trait Running: Send {
     /// The result for the document that is ready; each is asked for once.
     fn result<'a>(&mut self, at: u64, arena: &'a Bump) -> Result<Value<'a>>;
 
+    /// Whether it reads the documents' values of the field that is sorted by.
+    fn needs_sort(&self) -> bool {
+        true
+    }
+
     /// Bytes held apart from the state itself.
     fn memory_bytes(&self) -> usize;
 }
@@ -410,6 +415,14 @@ impl Running for Windowed {
             self.entries.drop_before(self.needed_from(at));
         }
         Ok(value)
+    }
+
+    fn needs_sort(&self) -> bool {
+        match (&self.bounds, &self.over) {
+            (Bounds::Range { .. }, _) | (_, Over::Derivative(_)) => true,
+            (_, Over::Sliding(function)) => function.needs_sort(),
+            _ => false,
+        }
     }
 
     fn memory_bytes(&self) -> usize {

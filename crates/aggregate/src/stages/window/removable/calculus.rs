@@ -125,6 +125,10 @@ impl Removable for Integral {
         })
     }
 
+    fn needs_sort(&self) -> bool {
+        true
+    }
+
     fn memory_bytes(&self) -> usize {
         self.bytes
     }

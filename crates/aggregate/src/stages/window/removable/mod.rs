@@ -31,6 +31,11 @@ pub(super) trait Removable: Send {
         false
     }
 
+    /// Whether it reads the documents' values of the field that is sorted by.
+    fn needs_sort(&self) -> bool {
+        false
+    }
+
     /// Bytes held apart from the state itself.
     fn memory_bytes(&self) -> usize {
         0

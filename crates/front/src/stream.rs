@@ -5,7 +5,7 @@
 //! no `epoll_wait` in between and no second worker that is woken to look for work. [`Socket::to_thread`] and
 //! [`Socket::to_reactor`] move a socket from one to the other; the connection decides when.
 
-use std::io::{self, Read, Write};
+use std::io::{self, IoSlice, Read, Write};
 use std::net::TcpStream as DirectTcp;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream as DirectUnix;
@@ -229,6 +229,24 @@ impl AsyncWrite for ClientStream {
             ClientStream::DirectUnix(stream) => Poll::Ready(stream.write(bytes)),
             ClientStream::Lost => Poll::Ready(Err(io::ErrorKind::NotConnected.into())),
         }
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        pieces: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            ClientStream::Tcp(stream) => Pin::new(stream).poll_write_vectored(cx, pieces),
+            ClientStream::Unix(stream) => Pin::new(stream).poll_write_vectored(cx, pieces),
+            ClientStream::DirectTcp(stream) => Poll::Ready(stream.write_vectored(pieces)),
+            ClientStream::DirectUnix(stream) => Poll::Ready(stream.write_vectored(pieces)),
+            ClientStream::Lost => Poll::Ready(Err(io::ErrorKind::NotConnected.into())),
+        }
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
     }
 
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -1,7 +1,7 @@
 //! A socket with TLS on it, in whichever hand the socket is.
 
 use std::future::poll_fn;
-use std::io::{self, Read, Write};
+use std::io::{self, IoSlice, Read, Write};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
@@ -87,6 +87,11 @@ impl<S: Inner> Read for Io<'_, '_, S> {
 impl<S: Inner> Write for Io<'_, '_, S> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         now(Pin::new(&mut *self.inner).poll_write(self.cx, bytes))
+    }
+
+    /// Many records with one call of the system.
+    fn write_vectored(&mut self, records: &[IoSlice<'_>]) -> io::Result<usize> {
+        now(Pin::new(&mut *self.inner).poll_write_vectored(self.cx, records))
     }
 
     fn flush(&mut self) -> io::Result<()> {

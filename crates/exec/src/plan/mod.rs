@@ -77,6 +77,10 @@ impl FilterPart {
 
     /// Whether all conditions hold for a document.
     pub fn passes(&self, doc: RawDoc<'_>, cx: &Cx<'_>, arena: &mut Bump) -> Result<bool> {
+        // Mostly it is the whole filter: then there is no list of conditions to make for each document.
+        if !self.matcher.has_expr() && self.conjuncts.is_none() {
+            return self.expr().matches_plain(doc);
+        }
         if !self.has_expr() {
             for condition in self.conditions() {
                 if !condition.matches_plain(doc)? {

@@ -1,6 +1,9 @@
 """The audit logs of routers: what is done through them, for whom, and what `setAuditConfig` makes of them."""
 
+import concurrent.futures
+import os
 import pathlib
+import signal
 import sys
 import tempfile
 
@@ -97,6 +100,34 @@ def a_filter_for_all(first, paths):
             assert events(path, "auditConfigure")[-1]["param"]["config"]["filter"] == value["filter"], path
 
 
+def what_a_router_replaces_right_after_its_start(cluster, path):
+    """It has not heard yet of what was set before: the config servers do not answer until it has been asked."""
+    before = {"atype": {"$in": ["auditConfigure", "applicationMessage"]}}
+    router, config = cluster.routers[0], cluster.config.servers[0].process
+    router.stop()
+    os.kill(config.pid, signal.SIGSTOP)
+    try:
+        router.start()
+        with cluster.client(0) as client, cluster.client(0) as other, concurrent.futures.ThreadPoolExecutor(1) as thread:
+            wanted = {"filter": {"atype": "auditConfigure"}, "auditAuthorizationSuccess": False}
+            asked = thread.submit(client.admin.command, "setAuditConfig", **wanted)
+
+            def is_asked():
+                commands = other.admin.command("serverStatus")["metrics"]["commands"]
+                return commands.get("setAuditConfig", {}).get("total", 0) > 0
+
+            try:
+                wait_for("the command", is_asked)
+            finally:
+                os.kill(config.pid, signal.SIGCONT)
+            asked.result()
+    finally:
+        os.kill(config.pid, signal.SIGCONT)
+    event = events(path, "auditConfigure")[-1]
+    assert event["param"]["previous"]["filter"] == before, event
+    assert event["param"]["config"]["filter"] == {"atype": "auditConfigure"}, event
+
+
 def routers():
     with tempfile.TemporaryDirectory(prefix="sheaf-audit-") as folder:
         folder, cluster = pathlib.Path(folder), cluster_of(shards=1, routers=3)
@@ -119,6 +150,7 @@ def routers():
             seen = len(events(paths[2], "enableSharding"))
             third.admin.command("enableSharding", "lib")
             assert len(events(paths[2], "enableSharding")) == seen + 1
+            what_a_router_replaces_right_after_its_start(cluster, paths[0])
 
 
 CHECKS = {"audit of routers": routers}

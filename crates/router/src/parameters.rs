@@ -7,6 +7,7 @@ use sheaf_bson::{ArrayBuf, DocBuf, RawDoc, Timestamp, Value, doc};
 use sheaf_cluster::{GoOn, Shard, first_batch, for_client, run_on_each};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_front::args::Args;
+use sheaf_front::audit::Audit;
 use sheaf_front::audit::noted::{note, room_of};
 use sheaf_front::reply::Reply;
 use sheaf_server::commands::admin::parameters::AUDIT_CONFIG;
@@ -21,6 +22,9 @@ use crate::told::Told;
 /// `setClusterParameter`, `setQuerySettings`, `removeQuerySettings`: done by the config servers, then told to the shards.
 pub fn change<'a>(_: &mut Args<'a>, op: &Operation<'a>) -> Result<Reply> {
     let audit = op.front.audit.as_ref().filter(|audit| audit.runtime);
+    if let Some(audit) = audit {
+        know_config(op, audit)?;
+    }
     let before = audit.map(|audit| audit.config());
     if let Some(before) = &before {
         // Twice: what the command says replaces it, and is shown beside it.
@@ -53,12 +57,24 @@ pub fn configure_audit<'a>(args: &mut Args<'a>, op: &Operation<'a>) -> Result<Re
             "Runtime audit configuration has not been enabled"
         );
     };
+    know_config(op, audit)?;
     let before = audit.config().shown();
     let reply = change(args, op)?;
     note(op, "auditConfigure", Code::OK, || {
         doc! { "previous": before.as_raw(), "config": audit.config().shown().as_raw() }
     });
     Ok(reply)
+}
+
+/// Right after its start a router may not know yet what is set: the event would show something else as what is replaced, and have room for that
+/// only.
+fn know_config(op: &Operation<'_>, audit: &Audit) -> Result<()> {
+    if !audit.awaits_config() {
+        return Ok(());
+    }
+    let asked = op.blocking(|| op.router.take_over_parameters(None, &|| op.check_interrupt()));
+    // A shard that is out of reach keeps nobody from what the config servers have told.
+    if audit.awaits_config() { asked.map_err(for_client) } else { Ok(()) }
 }
 
 /// Has the operation obey what was set for queries of the command's shape. Once anything was set, shards are told of each query what holds

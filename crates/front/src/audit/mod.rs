@@ -140,6 +140,11 @@ impl Audit {
         self.awaits.store(self.runtime, Ordering::Relaxed);
     }
 
+    /// Whether that has not come yet.
+    pub fn awaits_config(&self) -> bool {
+        self.awaits.load(Ordering::Relaxed)
+    }
+
     fn obey(&self, kept: RawDoc<'_>) {
         let time = match kept.get_or_missing("clusterParameterTime") {
             Value::Timestamp(time) => time,
@@ -154,7 +159,7 @@ impl Audit {
 
     /// Whether allowed commands are written down.
     pub fn wants_successes(&self) -> bool {
-        self.config.read().authorization_success || self.awaits.load(Ordering::Relaxed)
+        self.config.read().authorization_success || self.awaits_config()
     }
 
     /// Appends an event, if the filter wants it; gives the place up to which [`Audit::settle`] has to wait. Nothing has been promised for it.

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import pathlib
+import socket
 import subprocess
 import tempfile
 import threading
@@ -14,6 +15,7 @@ from bson import Int64
 from common import command_fails, connect, fails
 from members import wait_for
 from sheaf_process import Server, answers_hello, find_binary, free_port
+from strangers import message
 
 PASSWORD = "pencil-7731"
 
@@ -430,7 +432,7 @@ def users_written_directly():
 
 
 def a_reader_that_has_stopped():
-    """Where nobody reads the audit log's pipe commands wait; the server ends all the same when it is told to."""
+    """Where nobody reads the audit log's pipe nothing is begun any more, what is done waits, and the server ends all the same."""
     with tempfile.TemporaryDirectory(prefix="sheaf-audit-") as folder, contextlib.ExitStack() as stack:
         port, log = free_port(), pathlib.Path(folder) / "log"
         flags = ["--dbpath", f"{folder}/data", "--port", str(port), "--auditDestination", "console", "--logpath", str(log)]
@@ -450,15 +452,29 @@ def a_reader_that_has_stopped():
                     while True:
                         os.write(filling, b" " * size)
 
-            def make_role():
+            def is_refused():
+                """Changes, and who is new and tells what he is."""
+                command_fails(96, looking.admin, "createRole", "two", privileges=[], roles=[], words="nobody reads")
+                hello = {"hello": 1, "client": {"driver": {"name": "d", "version": "1"}, "os": {"type": "Linux"}}, "$db": "admin"}
+                with socket.create_connection(("127.0.0.1", port), 120) as stranger:
+                    stranger.sendall(message(hello))
+                    assert b"nobody reads" in stranger.recv(65536)
+
+            is_refused()
+            assert looking.admin.command("rolesInfo", "two")["roles"] == []
+            # There is room for the beginning of an event.
+            assert len(os.read(unread, 4096)) == 4096
+
+            def make_user():
                 with contextlib.suppress(pymongo.errors.PyMongoError):
-                    working.admin.command("createRole", "one", privileges=[], roles=[])
+                    working.admin.command("createUser", "one", pwd="o", roles=[], customData={"long": "x" * 20_000})
                     answered.append(True)
 
             answered = []
-            worker = threading.Thread(target=make_role, daemon=True)
+            worker = threading.Thread(target=make_user, daemon=True)
             worker.start()
-            wait_for("the role is there", lambda: looking.admin.command("rolesInfo", "one")["roles"])
+            wait_for("the user is there", lambda: looking.admin.command("usersInfo", "one")["users"])
+            is_refused()
             process.terminate()
             assert process.wait(120) == 0
             worker.join(120)

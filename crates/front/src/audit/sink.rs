@@ -12,9 +12,9 @@ use parking_lot::{Condvar, Mutex};
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 
-use super::console::{Console, Ending};
+use super::console::{Console, Ending, PATIENCE};
 use super::options::{Destination, Format};
-use super::syslog::{PATIENCE, Syslog};
+use super::syslog::Syslog;
 
 /// Room is taken from the disk in pieces of this size.
 const ROOM_BYTES: u64 = 1 << 20;
@@ -47,7 +47,7 @@ impl Sink {
                 let failed = |error| format!("Failed to open the audit log \"{}\": {error}", path.display());
                 opened.map(Sink::File).map_err(failed)
             }
-            Destination::Console => Console::new(io::stdout())
+            Destination::Console => Console::new(io::stdout)
                 .map(Sink::Console)
                 .map_err(|error| format!("Failed to write the audit log to standard output: {error}")),
             Destination::Syslog => Syslog::new(Path::new(SYSTEM_LOG))
@@ -59,13 +59,11 @@ impl Sink {
     /// Appends an event as a whole, for which this is promised: what it takes of that is promised no more. Gives the place where it ends.
     /// What has not `happened` yet need not be written: it waits for nobody for long.
     pub fn append(&self, bytes: &[u8], promised: &Cell<u64>, happened: bool) -> io::Result<u64> {
+        let patience: Option<Duration> = (!happened).then_some(PATIENCE);
         match self {
             Sink::File(file) => file.append(bytes, promised),
-            Sink::Console(console) => console.append(bytes).map(|()| 0),
-            Sink::Syslog(syslog) => {
-                let patience: Option<Duration> = (!happened).then_some(PATIENCE);
-                syslog.append(bytes, patience).map(|()| 0)
-            }
+            Sink::Console(console) => console.append(bytes, patience).map(|()| 0),
+            Sink::Syslog(syslog) => syslog.append(bytes, patience).map(|()| 0),
         }
     }
 
@@ -102,7 +100,10 @@ impl Sink {
         match self {
             Sink::File(file) => file.promise(bytes),
             Sink::Syslog(_) if bytes > DATAGRAM_BYTES => Err(io::ErrorKind::FileTooLarge.into()),
-            Sink::Console(_) => Ok(Promise { file: None, bytes: Cell::new(0) }),
+            Sink::Console(console) => {
+                console.takes_some(PATIENCE)?;
+                Ok(Promise { file: None, bytes: Cell::new(0) })
+            }
             Sink::Syslog(syslog) => {
                 syslog.takes_some(PATIENCE)?;
                 Ok(Promise { file: None, bytes: Cell::new(0) })

@@ -1,7 +1,7 @@
 //! The system's log as the place for events: a socket of datagrams that another process reads.
 //!
 //! That one may be slow, hang, or be started anew at any time. So nothing blocks in the system: what is not taken is tried again, for as long
-//! as the event may wait. What is only about to be waits for [`PATIENCE`] and is refused then; so does a command before it begins that will
+//! as the event may wait. What is only about to be waits for [`PATIENCE`](super::console::PATIENCE) and is refused then; so does a command before it begins that will
 //! have events. What has been done waits until its event is taken, or the server is to end.
 
 use std::io;
@@ -14,9 +14,6 @@ use rustix::io::Errno;
 
 use super::console::Ending;
 use crate::reactor::give_way;
-
-/// How long something waits that has not been done yet.
-pub const PATIENCE: Duration = Duration::from_secs(2);
 
 /// How often it is tried.
 const STEP: Duration = Duration::from_millis(20);

@@ -4,14 +4,19 @@
 //! look for their own words in it.
 
 use sheaf_bson::{ArrayWriter, Bump, DocBuf, DocWriter, Element, RawDoc, Type, Value};
+use sheaf_collation::SharedCollator;
 use sheaf_errors::{Code, Error};
 use sheaf_expr::{Env, Expr, ParseCx};
+use sheaf_geo::Stored;
 
 use crate::matcher::Matcher;
 use crate::path::Path;
 use crate::schema::Schema;
 
 type Writer<'w> = DocWriter<'w, Vec<u8>>;
+
+/// How many considered values are told.
+const CONSIDERED_VALUES: usize = 10;
 
 /// `DocumentValidationFailure`, with `{failingDocumentId, details}` as its `errInfo`.
 pub fn validation_error(validator: &Matcher, doc: RawDoc<'_>) -> Error {
@@ -25,7 +30,8 @@ pub fn validation_error(validator: &Matcher, doc: RawDoc<'_>) -> Error {
 
 /// Why `doc` does not match `validator`: operators, what they were given, and what they looked at.
 pub fn validation_error_details(validator: &Matcher, doc: RawDoc<'_>) -> DocBuf {
-    DocBuf::build(|out| put_filter(validator.filter(), Side { doc, inverted: false }, out))
+    let side = Side { doc, collator: validator.collator(), inverted: false };
+    DocBuf::build(|out| put_filter(validator.filter(), side, out))
 }
 
 /// The document, and which outcome is to be explained: that a clause failed, or (inverted, below `$not` and
@@ -33,6 +39,7 @@ pub fn validation_error_details(validator: &Matcher, doc: RawDoc<'_>) -> DocBuf 
 #[derive(Clone, Copy)]
 struct Side<'a> {
     doc: RawDoc<'a>,
+    collator: Option<&'a SharedCollator>,
     inverted: bool,
 }
 
@@ -43,7 +50,19 @@ impl Side<'_> {
 
     /// Whether a clause had the outcome that is to be explained.
     fn concerns(self, clause: &Clause<'_>) -> bool {
-        holds(&clause.as_filter(), self.doc) == self.inverted
+        self.concerns_filter(&clause.as_filter())
+    }
+
+    /// [`Side::concerns`] for a part of a validator: the whole was parsed before, so its parts parse too. One that
+    /// cannot be decided is to be explained either way.
+    fn concerns_filter(self, filter: &DocBuf) -> bool {
+        Matcher::parse(filter.as_raw(), &mut self.parse_cx())
+            .and_then(|matcher| matcher.matches_doc(self.doc))
+            .map_or(true, |holds| holds == self.inverted)
+    }
+
+    fn parse_cx(self) -> ParseCx {
+        ParseCx::new().with_collator(self.collator.cloned())
     }
 }
 
@@ -101,6 +120,11 @@ impl Clause<'_> {
         }
     }
 
+    /// `$all: []`, which nothing satisfies, whatever is there.
+    fn is_empty_all(&self) -> bool {
+        matches!(self, Clause::Operator { operand, .. } if matches!(operand.value(), Value::Array(all) if all.is_empty()))
+    }
+
     fn path(&self) -> &str {
         match self {
             Clause::TopLevel(_) => "",
@@ -108,13 +132,6 @@ impl Clause<'_> {
             Clause::Operator { path, .. } => path,
         }
     }
-}
-
-/// Whether a part of a validator matches; the whole was parsed before, so its parts parse too.
-fn holds(filter: &DocBuf, doc: RawDoc<'_>) -> bool {
-    Matcher::parse(filter.as_raw(), &mut ParseCx::new())
-        .and_then(|matcher| matcher.matches_doc(doc))
-        .unwrap_or(false)
 }
 
 /// A filter: its clause if it has just one, otherwise an `$and` of them.
@@ -171,23 +188,30 @@ fn put_top_level(element: Element<'_>, side: Side<'_>, out: &mut Writer<'_>) {
         },
         ("$expr", value) => {
             put_head(name, &DocBuf::build(|doc| _ = doc.append_element(element)), out);
-            out.append(
-                "reason",
-                if side.inverted { "expression did match" } else { "expression did not match" },
-            );
-            let mut cx = ParseCx::new();
-            if let Ok(expr) = Expr::parse(value, &mut cx) {
-                let arena = Bump::new();
-                let env = Env::new(&arena);
-                if let Ok(result) = expr.eval(side.doc, &env) {
-                    out.append("expressionResult", result);
-                }
-            }
+            put_expr(value, side, out);
         }
         (name, _) => {
             put_head(name, &DocBuf::build(|doc| _ = doc.append_element(element)), out);
-            let truth = if side.inverted { "true" } else { "false" };
-            out.append("reason", &format!("expression always evaluates to {truth}"));
+            out.append("reason", if side.inverted { ALWAYS_TRUE } else { ALWAYS_FALSE });
+        }
+    }
+}
+
+/// What an `$expr` gives, or why it gives nothing.
+fn put_expr(value: Value<'_>, side: Side<'_>, out: &mut Writer<'_>) {
+    let expr = Expr::parse(value, &mut side.parse_cx());
+    let arena = Bump::new();
+    let env = Env::new(&arena);
+    match expr.as_ref().map_err(Error::clone).and_then(|expr| expr.eval(side.doc, &env)) {
+        Ok(result) => {
+            let reason = if side.inverted { "expression did match" } else { "expression did not match" };
+            out.append("reason", reason).append("expressionResult", result);
+        }
+        Err(error) => {
+            out.append("reason", "failed to evaluate aggregation expression");
+            let mut details = out.document("details");
+            details.append("code", error.code().0).append("codeName", &*error.code().name());
+            details.append("errmsg", error.message());
         }
     }
 }
@@ -195,7 +219,7 @@ fn put_top_level(element: Element<'_>, side: Side<'_>, out: &mut Writer<'_>) {
 fn put_branches(branches: RawDoc<'_>, side: Side<'_>, list: &mut ArrayWriter<'_, Vec<u8>>) {
     for (index, branch) in (0i32..).zip(branches.values()) {
         let Value::Document(filter) = branch else { continue };
-        if holds(&filter.into(), side.doc) == side.inverted {
+        if side.concerns_filter(&filter.into()) {
             let mut entry = list.document();
             entry.append("index", index);
             put_filter(filter, side, &mut entry.document("details"));
@@ -215,34 +239,46 @@ fn put_test(clause: &Clause<'_>, side: Side<'_>, out: &mut Writer<'_>) {
     // `$ne` and `$nin` are negations themselves.
     let inverted = side.inverted != matches!(operator, "$ne" | "$nin");
     let (failed, passed) = reasons(operator);
-    let values = considered(clause.path(), operator, side.doc);
-    if operator == "$exists" {
-        let exists = !values.is_empty();
-        out.append("reason", if exists { passed } else { failed });
-        return;
-    }
-    if values.is_empty() && !inverted {
-        out.append("reason", "field was missing");
-        return;
-    }
-    let expected = expected_types(operator);
-    if !inverted && !expected.is_empty() && !values.iter().any(|v| expected.contains(&v.kind())) {
-        out.append("reason", "type did not match");
-        put_values(&values, out);
-        put_types(&values, out);
-        match expected {
-            [one] => _ = out.append("expectedType", one.name()),
-            many => {
-                let mut list = out.array("expectedTypes");
-                many.iter().for_each(|kind| _ = list.push(kind.name()));
-            }
+    let reason = if inverted { passed } else { failed };
+    let considered = Considered::of(clause.path(), operator, side.doc);
+    match operator {
+        "$exists" => _ = out.append("reason", if considered.exists { passed } else { failed }),
+        "$all" if clause.is_empty_all() => {
+            out.append("reason", if inverted { ALWAYS_TRUE } else { ALWAYS_FALSE });
         }
-        return;
+        // Also where the test passed without a value, as `{$ne: null}` does not want it.
+        _ if !considered.exists => _ = out.append("reason", "field was missing"),
+        "$type" => {
+            out.append("reason", reason);
+            considered.put_values(out);
+            considered.put_types(out);
+        }
+        _ => {
+            if GEO.contains(&operator) && !considered.has_geometry(clause.path(), side.doc) {
+                out.append("reason", "could not find a valid geometry at the given path");
+            } else if considered.have_one_of(expected_types(operator)) {
+                out.append("reason", reason);
+            } else {
+                out.append("reason", "type did not match");
+                considered.put_types(out);
+                put_expected(expected_types(operator), out);
+            }
+            considered.put_values(out);
+        }
     }
-    out.append("reason", if inverted { passed } else { failed });
-    put_values(&values, out);
-    if operator == "$type" {
-        put_types(&values, out);
+}
+
+const ALWAYS_TRUE: &str = "expression always evaluates to true";
+const ALWAYS_FALSE: &str = "expression always evaluates to false";
+const GEO: [&str; 3] = ["$geoWithin", "$within", "$geoIntersects"];
+
+fn put_expected(types: &[Type], out: &mut Writer<'_>) {
+    match types {
+        [one] => _ = out.append("expectedType", one.name()),
+        many => {
+            let mut list = out.array("expectedTypes");
+            many.iter().for_each(|kind| _ = list.push(kind.name()));
+        }
     }
 }
 
@@ -262,6 +298,15 @@ fn reasons(operator: &str) -> (&'static str, &'static str) {
         "$bitsAllSet" | "$bitsAllClear" | "$bitsAnySet" | "$bitsAnyClear" => {
             ("bitwise operator failed to match", "bitwise operator matched successfully")
         }
+        // The words and their apostrophes are mongod's.
+        "$geoWithin" | "$within" => (
+            "none of the considered geometries were contained within the expression\u{2019}s geometry",
+            "at least one of considered geometries was contained within the expression\u{2019}s geometry",
+        ),
+        "$geoIntersects" => (
+            "none of the considered geometries intersected the expression\u{2019}s geometry",
+            "at least one of considered geometries intersected the expression\u{2019}s geometry",
+        ),
         _ => ("comparison failed", "comparison succeeded"),
     }
 }
@@ -279,39 +324,85 @@ fn expected_types(operator: &str) -> &'static [Type] {
     }
 }
 
-/// The values that the operator looked at.
-fn considered<'a>(path: &str, operator: &str, doc: RawDoc<'a>) -> Vec<Value<'a>> {
-    let mut values = Vec::new();
-    let leaves = !matches!(operator, "$size" | "$elemMatch" | "$exists");
-    // Where the operation has to end meanwhile, the explanation of its failure is short.
-    let _ = Path::new(path).any(doc, leaves, &mut |element: Option<Element<'a>>, _| {
-        values.extend(element.map(|element| element.value()));
-        Ok(false)
-    });
-    values
+/// The values that an operator looked at.
+#[derive(Default)]
+struct Considered<'a> {
+    values: Vec<Value<'a>>,
+    /// Whether there were more than are told.
+    more: bool,
+    /// Whether the path leads to anything; to an empty array, if there is no value.
+    exists: bool,
 }
 
-fn put_values(values: &[Value<'_>], out: &mut Writer<'_>) {
-    match values {
-        [] => {}
-        [value] => _ = out.append("consideredValue", *value),
-        values => {
-            let mut list = out.array("consideredValues");
-            values.iter().for_each(|value| _ = list.push(*value));
+impl<'a> Considered<'a> {
+    fn of(path: &str, operator: &str, doc: RawDoc<'a>) -> Self {
+        // Operators on whole arrays. The others look at the elements, and the array does not count as a value.
+        let whole = matches!(operator, "$size" | "$elemMatch" | "$all" | "$exists");
+        let mut considered = Considered::default();
+        // Where the operation has to end meanwhile, the explanation of its failure is short.
+        let _ = Path::new(path).any(doc, false, &mut |element: Option<Element<'a>>, _| {
+            // mongod looks no further than a missing field.
+            let Some(element) = element else { return Ok(true) };
+            considered.exists = true;
+            match element.value() {
+                Value::Array(array) if !whole => {
+                    for value in array.values() {
+                        sheaf_meter::tick(1)?;
+                        if considered.add(value) {
+                            break;
+                        }
+                    }
+                }
+                value => _ = considered.add(value),
+            }
+            Ok(considered.more)
+        });
+        considered
+    }
+
+    /// True if there are enough.
+    fn add(&mut self, value: Value<'a>) -> bool {
+        self.more = self.values.len() == CONSIDERED_VALUES;
+        if !self.more {
+            self.values.push(value);
+        }
+        self.more
+    }
+
+    fn have_one_of(&self, types: &[Type]) -> bool {
+        types.is_empty() || self.values.iter().any(|value| types.contains(&value.kind()))
+    }
+
+    /// Whether there is a geometry for a geo predicate: a value, or the whole field, which a legacy pair is.
+    fn has_geometry(&self, path: &str, doc: RawDoc<'_>) -> bool {
+        let is_geometry = |value| matches!(Stored::find(value), Ok(Some(_)));
+        self.values.iter().any(|value| is_geometry(*value)) || doc.get(path).is_some_and(is_geometry)
+    }
+
+    fn put_values(&self, out: &mut Writer<'_>) {
+        match &self.values[..] {
+            [value] => _ = out.append("consideredValue", *value),
+            values => {
+                let mut list = out.array("consideredValues");
+                values.iter().for_each(|value| _ = list.push(*value));
+            }
+        }
+        if self.more {
+            out.append("consideredValuesTruncated", true);
         }
     }
-}
 
-fn put_types(values: &[Value<'_>], out: &mut Writer<'_>) {
-    let mut types: Vec<&str> = values.iter().map(|value| value.type_name()).collect();
-    types.sort_unstable();
-    types.dedup();
-    match types[..] {
-        [] => {}
-        [one] => _ = out.append("consideredType", one),
-        ref many => {
-            let mut list = out.array("consideredTypes");
-            many.iter().for_each(|name| _ = list.push(*name));
+    fn put_types(&self, out: &mut Writer<'_>) {
+        let mut types: Vec<&str> = self.values.iter().map(|value| value.type_name()).collect();
+        types.sort_unstable();
+        types.dedup();
+        match types[..] {
+            [] => {}
+            [one] => _ = out.append("consideredType", one),
+            ref many => {
+                let mut list = out.array("consideredTypes");
+                many.iter().for_each(|name| _ = list.push(*name));
+            }
         }
     }
 }

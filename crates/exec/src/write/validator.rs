@@ -1,11 +1,13 @@
 //! Document validation: a collection's `validator`.
 
 use sheaf_bson::{RawDoc, Value};
-use sheaf_errors::{Error, Result};
+use sheaf_errors::{Code, Error, Result};
 use sheaf_expr::ParseCx;
 use sheaf_query::matcher::Matcher;
 use sheaf_query::validation::validation_error;
 use sheaf_storage::Collection;
+
+use super::ends_command;
 
 /// What the validator says of a document.
 #[derive(Debug)]
@@ -62,12 +64,21 @@ impl Validator {
     /// Checks a new document, or the new version of one; `old` is the version before.
     pub fn check(&self, old: Option<RawDoc<'_>>, new: RawDoc<'_>) -> Result<Validation> {
         // A document that fails already may stay as bad as it is when the level is moderate.
-        let exempt = self.moderate && matches!(old, Some(old) if !self.matcher.matches_doc(old)?);
-        if exempt || self.matcher.matches_doc(new)? {
+        let exempt = self.moderate && matches!(old, Some(old) if !self.passes(old)?);
+        if exempt || self.passes(new)? {
             return Ok(Validation::Passed);
         }
         let error = validation_error(&self.matcher, new);
         Ok(if self.action == Action::Warn { Validation::Warned(error) } else { Validation::Failed(error) })
+    }
+
+    /// Whether a document passes. One of which an expression cannot be evaluated does not, and the error tells of that
+    /// as of any other clause.
+    fn passes(&self, doc: RawDoc<'_>) -> Result<bool> {
+        match self.matcher.matches_doc(doc) {
+            Err(error) if !ends_command(&error) && error.code() != Code::EXCEEDED_MEMORY_LIMIT => Ok(false),
+            passes => passes,
+        }
     }
 
     /// Like [`Validator::check`], for callers that only need to know whether to go on; `report` is told of what is to be

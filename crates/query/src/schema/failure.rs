@@ -120,16 +120,17 @@ fn put_document_rule(rule: &Rule, schema: &Schema, doc: RawDoc<'_>, out: &mut Wr
         }
         Rule::PatternProperties(patterns) => {
             let mut list = out.array("details");
-            for element in doc.iter() {
-                for (pattern, schema) in patterns {
-                    if pattern.is_match(element.key()).unwrap_or(false) && schema.fails(element.value()) {
-                        let mut failing = list.document();
-                        failing.append("propertyName", element.key());
-                        put_annotations(schema, &mut failing);
-                        failing.append("regexMatched", pattern.pattern());
-                        put_failures(schema, element.value(), &mut failing.array("details"));
-                    }
-                }
+            // The first failing property of each pattern.
+            for (pattern, schema) in patterns {
+                let first = doc.iter().find(|element| {
+                    pattern.is_match(element.key()).unwrap_or(false) && schema.fails(element.value())
+                });
+                let Some(element) = first else { continue };
+                let mut failing = list.document();
+                failing.append("propertyName", element.key());
+                put_annotations(schema, &mut failing);
+                failing.append("regexMatched", pattern.pattern());
+                put_failures(schema, element.value(), &mut failing.array("details"));
             }
         }
         Rule::AdditionalProperties { names, patterns, allowed } => {
@@ -144,6 +145,7 @@ fn put_document_rule(rule: &Rule, schema: &Schema, doc: RawDoc<'_>, out: &mut Wr
                     failing.for_each(|element| _ = list.push(element.key()));
                 }
                 Allowed::If(schema) => {
+                    put_annotations(schema, out);
                     out.append("reason", "at least one additional property did not match the subschema");
                     if let Some(element) = failing.next() {
                         out.append("failingProperty", element.key());
@@ -199,6 +201,7 @@ fn put_array_rule(rule: &Rule, schema: &Schema, array: RawDoc<'_>, out: &mut Wri
             put_specified(rule, schema, out);
             out.append("reason", "array did not match specified length");
             out.append("consideredValue", considered);
+            out.append("numberOfItems", array.count() as i32);
         }
         Rule::UniqueItems => {
             put_specified(rule, schema, out);
@@ -207,16 +210,17 @@ fn put_array_rule(rule: &Rule, schema: &Schema, array: RawDoc<'_>, out: &mut Wri
             out.append("duplicatedValue", duplicate(array).ok().flatten().unwrap_or(Value::Missing));
         }
         Rule::Items(schema) => {
+            put_annotations(schema, out);
             out.append("reason", "At least one item did not match the sub-schema");
             put_first_item(schema, array, 0, out);
         }
         Rule::ItemsEach(schemas) => {
             let mut list = out.array("details");
-            for (index, (item, schema)) in (0i32..).zip(array.values().zip(schemas)) {
+            // Here the index is a long, and the schemas' titles are not told.
+            for (index, (item, schema)) in (0i64..).zip(array.values().zip(schemas)) {
                 if schema.fails(item) {
                     let mut failing = list.document();
                     failing.append("itemIndex", index);
-                    put_annotations(schema, &mut failing);
                     put_failures(schema, item, &mut failing.array("details"));
                 }
             }
@@ -228,6 +232,7 @@ fn put_array_rule(rule: &Rule, schema: &Schema, array: RawDoc<'_>, out: &mut Wri
             array.values().skip(*from).for_each(|item| _ = list.push(item));
         }
         Rule::AdditionalItems { from, allowed: Allowed::If(schema) } => {
+            put_annotations(schema, out);
             out.append("reason", "At least one additional item did not match the sub-schema");
             put_first_item(schema, array, *from, out);
         }

@@ -29,7 +29,7 @@ fn query_operators() {
         (
             doc! { "a": { "$in": [5] } },
             doc! { "a": [1, 2] },
-            doc! { "operatorName": "$in", "specifiedAs": { "a": { "$in": [5] } }, "reason": "no matching value found in array", "consideredValues": [1, 2, [1, 2]] },
+            doc! { "operatorName": "$in", "specifiedAs": { "a": { "$in": [5] } }, "reason": "no matching value found in array", "consideredValues": [1, 2] },
         ),
         (
             doc! { "a": { "$ne": 5 } },
@@ -49,7 +49,7 @@ fn query_operators() {
         (
             doc! { "a": { "$size": 2 } },
             doc! { "a": 1 },
-            doc! { "operatorName": "$size", "specifiedAs": { "a": { "$size": 2 } }, "reason": "type did not match", "consideredValue": 1, "consideredType": "int", "expectedType": "array" },
+            doc! { "operatorName": "$size", "specifiedAs": { "a": { "$size": 2 } }, "reason": "type did not match", "consideredType": "int", "expectedType": "array", "consideredValue": 1 },
         ),
         (
             doc! { "a": 1, "b": 2, "c": 3 },
@@ -81,6 +81,106 @@ fn query_operators() {
             },
         ),
     ]);
+}
+
+#[test]
+fn what_is_considered() {
+    let eleven = || doc! { "a": [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11] };
+    check(&[
+        // An array is no value of its own, unless the operator is about arrays.
+        (
+            doc! { "a": { "$gt": 5 } },
+            doc! { "a": [] },
+            doc! { "operatorName": "$gt", "specifiedAs": { "a": { "$gt": 5 } }, "reason": "comparison failed", "consideredValues": [] },
+        ),
+        (
+            doc! { "a": { "$mod": [2, 0] } },
+            doc! { "a": [] },
+            doc! {
+                "operatorName": "$mod", "specifiedAs": { "a": { "$mod": [2, 0] } }, "reason": "type did not match",
+                "expectedTypes": ["decimal", "double", "int", "long"], "consideredValues": []
+            },
+        ),
+        (
+            doc! { "a": { "$all": [1, 3] } },
+            doc! { "a": [1, 2] },
+            doc! { "operatorName": "$all", "specifiedAs": { "a": { "$all": [1, 3] } }, "reason": "array did not contain all specified values", "consideredValue": [1, 2] },
+        ),
+        (
+            doc! { "a": { "$all": [] } },
+            doc! { "a": [1, 2] },
+            doc! { "operatorName": "$all", "specifiedAs": { "a": { "$all": [] } }, "reason": "expression always evaluates to false" },
+        ),
+        (
+            doc! { "a": 12 },
+            eleven(),
+            doc! {
+                "operatorName": "$eq", "specifiedAs": { "a": 12 }, "reason": "comparison failed",
+                "consideredValues": [1, 2, 3, 4, 5, 6, 7, 8, 9, 10], "consideredValuesTruncated": true
+            },
+        ),
+        // What is missing is said to be, also where that is what fails.
+        (
+            doc! { "a": { "$ne": Value::Null } },
+            doc! {},
+            doc! { "operatorName": "$ne", "specifiedAs": { "a": { "$ne": Value::Null } }, "reason": "field was missing" },
+        ),
+    ]);
+}
+
+#[test]
+fn geometries() {
+    let square = doc! { "$box": [[0, 0], [5, 5]] };
+    let within = || doc! { "a": { "$geoWithin": &square } };
+    let error = |reason: &str, considered: DocBuf| {
+        let mut details = DocBuf::build(|out| {
+            out.append("operatorName", "$geoWithin")
+                .append("specifiedAs", &within())
+                .append("reason", reason);
+        });
+        details = DocBuf::build(|out| {
+            out.append_all(details.as_raw()).append_all(considered.as_raw());
+        });
+        details
+    };
+    let outside = "none of the considered geometries were contained within the expression\u{2019}s geometry";
+    let none = "could not find a valid geometry at the given path";
+    check(&[
+        (within(), doc! { "a": [6, 6] }, error(outside, doc! { "consideredValues": [6, 6] })),
+        (
+            within(),
+            doc! { "a": { "type": "Point", "coordinates": [6, 6] } },
+            error(outside, doc! { "consideredValue": { "type": "Point", "coordinates": [6, 6] } }),
+        ),
+        (within(), doc! { "a": "x" }, error(none, doc! { "consideredValue": "x" })),
+        (within(), doc! {}, error("field was missing", doc! {})),
+        (
+            doc! { "a": { "$not": { "$geoWithin": &square } } },
+            doc! { "a": [1, 2] },
+            doc! {
+                "operatorName": "$not",
+                "details": {
+                    "operatorName": "$geoWithin", "specifiedAs": { "a": { "$geoWithin": &square } },
+                    "reason": "at least one of considered geometries was contained within the expression\u{2019}s geometry",
+                    "consideredValues": [1, 2]
+                }
+            },
+        ),
+    ]);
+}
+
+#[test]
+fn an_expression_that_fails_says_so() {
+    let validator = doc! { "$expr": { "$gt": [{ "$divide": [1, "$a"] }, 0] } };
+    let matcher = Matcher::parse(validator.as_raw(), &mut ParseCx::new()).unwrap();
+    let details = validation_error_details(&matcher, doc! { "a": 0 }.as_raw());
+    assert_eq!(
+        details,
+        doc! {
+            "operatorName": "$expr", "specifiedAs": &validator, "reason": "failed to evaluate aggregation expression",
+            "details": { "code": 2, "codeName": "BadValue", "errmsg": "can't $divide by zero" }
+        }
+    );
 }
 
 #[test]
@@ -129,4 +229,52 @@ fn json_schema() {
             ]
         },
     )]);
+}
+
+#[test]
+fn schemas_of_arrays_and_properties() {
+    let text = || doc! { "bsonType": "string", "title": "T" };
+    let mismatch = || doc! { "operatorName": "bsonType", "specifiedAs": { "bsonType": "string" }, "reason": "type did not match", "consideredValue": 1, "consideredType": "int" };
+    let failing = |keywords: DocBuf, of_a: DocBuf| {
+        let validator = doc! { "$jsonSchema": { "properties": { "a": &keywords } } };
+        let details = doc! {
+            "operatorName": "$jsonSchema",
+            "schemaRulesNotSatisfied": [{ "operatorName": "properties", "propertiesNotSatisfied": [{ "propertyName": "a", "details": [&of_a] }] }]
+        };
+        (validator, details)
+    };
+    let table = [
+        (
+            doc! { "minItems": 3 },
+            doc! { "a": ["x", 1] },
+            doc! { "operatorName": "minItems", "specifiedAs": { "minItems": 3 }, "reason": "array did not match specified length", "consideredValue": ["x", 1], "numberOfItems": 2 },
+        ),
+        (
+            doc! { "items": &text() },
+            doc! { "a": ["x", 1] },
+            doc! { "operatorName": "items", "title": "T", "reason": "At least one item did not match the sub-schema", "itemIndex": 1, "details": [&mismatch()] },
+        ),
+        (
+            doc! { "items": [&text(), &text()] },
+            doc! { "a": ["x", 1] },
+            doc! { "operatorName": "items", "details": [{ "itemIndex": 1i64, "details": [&mismatch()] }] },
+        ),
+        (
+            doc! { "additionalProperties": &text() },
+            doc! { "a": { "b": 1 } },
+            doc! { "operatorName": "additionalProperties", "title": "T", "reason": "at least one additional property did not match the subschema", "failingProperty": "b", "details": [&mismatch()] },
+        ),
+        (
+            doc! { "patternProperties": { "c": &text(), "^b": &text() } },
+            doc! { "a": { "b": 1, "b2": 1, "c": 1 } },
+            doc! { "operatorName": "patternProperties", "details": [
+                { "propertyName": "c", "title": "T", "regexMatched": "c", "details": [&mismatch()] },
+                { "propertyName": "b", "title": "T", "regexMatched": "^b", "details": [&mismatch()] }
+            ] },
+        ),
+    ];
+    for (keywords, doc, of_a) in table {
+        let (validator, details) = failing(keywords, of_a);
+        check(&[(validator, doc, details)]);
+    }
 }

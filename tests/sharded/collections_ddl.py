@@ -180,6 +180,8 @@ def definitions_of_sharded_collections(cluster):
         refused(27, lambda: db.command("dropIndexes", "plants", index="name_1"))
         assert db.command("create", "plants")["ok"] == 1
         refused(48, lambda: db.command("create", "plants", capped=True, size=1000))
+        # Only a router makes temporary collections, on a shard.
+        refused(72, lambda: db.command("create", "passing", temp=True))
         reply = db.command("validate", "plants")
         assert reply["valid"] is True and len(reply["raw"]) == 2, reply
         stats = db.command("collStats", "plants")

@@ -19,7 +19,6 @@ use fields::check_fields;
 /// Errors: `CannotCreateIndex`, `InvalidIndexSpecificationOption`, `TypeMismatch`, `FailedToParse`.
 pub fn normalize(spec: RawDoc<'_>) -> Result<DocBuf> {
     let key = check_fields(spec)?;
-    check_key_pattern(key)?;
     check_name(spec, key)?;
     check_version(spec)?;
     check_options(spec, key)?;

@@ -117,7 +117,7 @@ const HERE: &[(&str, RunOnRouter)] = &[
     ("getMore", cursors::get_more),
     ("collMod", measured::coll_mod),
     ("collStats", owners::coll_stats),
-    ("create", owners::on_primary),
+    ("create", owners::create),
     ("createIndexes", owners::create_indexes),
     ("dataSize", owners::data_size),
     ("dbStats", owners::db_stats),

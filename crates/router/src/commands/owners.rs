@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use sheaf_bson::{DocBuf, DocWriter, RawDoc, Value};
 use sheaf_cluster::{Answer, Sharded};
-use sheaf_errors::{Code, Error, Result};
+use sheaf_errors::{Code, Error, Result, bail};
 use sheaf_front::args::Args;
 use sheaf_front::reply::Reply;
 use sheaf_shard::ShardId;
@@ -129,7 +129,19 @@ pub fn validate<'a>(args: &mut Args<'a>, op: &Operation<'a>) -> Result<Reply> {
     })
 }
 
-/// `create`, `listIndexes`: by the primary shard, which has every collection's definition.
+/// `create`. A shard cannot tell a client's from that of a router, which makes temporary collections.
+pub fn create<'a>(args: &mut Args<'a>, op: &Operation<'a>) -> Result<Reply> {
+    if op
+        .body()
+        .get("temp")
+        .is_some_and(|temp| temp.truthy() && (temp.is_number() || temp.as_bool().is_some()))
+    {
+        bail!(Code::INVALID_OPTIONS, "the 'temp' field is an invalid option");
+    }
+    on_primary(args, op)
+}
+
+/// `listIndexes`: by the primary shard, which has every collection's definition.
 pub fn on_primary<'a>(args: &mut Args<'a>, op: &Operation<'a>) -> Result<Reply> {
     let Value::String(collection) = args.own_value() else { return forward::to_database(op, false) };
     until_fresh(op, op.db(), collection, op.writes(), |placed| match placed {

@@ -3,7 +3,7 @@
 use sheaf_bson::{DocBuf, Element, RawDoc, Value};
 use sheaf_errors::{Code, Result, bail};
 
-use super::{is_wildcard, shown};
+use super::{check_key_pattern, is_wildcard, shown};
 
 /// The options that an index specification may have, beside those kept for kinds of index that this
 /// server does not build.
@@ -51,7 +51,7 @@ pub fn without_unknown(spec: RawDoc<'_>) -> DocBuf {
     })
 }
 
-/// Checks the names and types of the fields, in their order, and gives the key.
+/// Checks the names of the fields, then, in their order, their types and the key's pattern, and gives the key.
 pub(super) fn check_fields<'a>(spec: RawDoc<'a>) -> Result<RawDoc<'a>> {
     if let Some(unknown) = spec.iter().find(|field| !KNOWN.contains(&field.key())) {
         bail!(
@@ -74,6 +74,9 @@ pub(super) fn check_fields<'a>(spec: RawDoc<'a>) -> Result<RawDoc<'a>> {
     }
     for element in spec.iter() {
         check_type(spec, element)?;
+        if let ("key", Value::Document(key)) = (element.key(), element.value()) {
+            check_key_pattern(key)?;
+        }
     }
     let Some(key) = spec.get("key").and_then(|key| key.as_doc()) else {
         bail!(Code::FAILED_TO_PARSE, "The 'key' field is a required property of an index specification");

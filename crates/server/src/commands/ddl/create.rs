@@ -251,11 +251,13 @@ impl Create<'_> {
                 sheaf_bson::value_text(Value::Document(wished))
             );
         }
-        let spec = index_spec::prepare(wished, collation)?;
+        // An index of the first version is older than collations, and takes none over.
+        let is_first = wished.get("v").is_some_and(|version| version.as_exact_i64() == Some(1));
+        let spec = index_spec::prepare(wished, collation.filter(|_| !is_first))?;
         index_spec::check_id_spec(wished)?;
         let own = spec.as_raw().get_or_missing("collation");
         if sheaf_bson::compare(own, options.as_raw().get_or_missing("collation")).is_ne() {
-            bail!(Code::BAD_VALUE, "The _id index must have the same collation as the collection.");
+            bail!(Code::BAD_VALUE, "'idIndex' must have the same collation as the collection.");
         }
         Ok(Some(spec))
     }

@@ -103,12 +103,20 @@ impl<'a> Command<'a, Operation<'a>> for CollMod<'a> {
         let namespace = op.namespace(self.collection);
         op.metrics().namespace.replace(Some(namespace.clone()));
         let catalog = op.catalog();
+        let found = catalog.collection(&namespace);
+        if self.dry_run {
+            self.check_dry_run(found.is_some_and(|found| is_measured(op, found) || !found.is_view()))?;
+        }
         names::check_uuid(&catalog, &namespace, self.uuid)?;
         super::room::check_room(op, op.body.len())?;
-        let Some(collection) = catalog.collection(&namespace) else {
+        let Some(collection) = found else {
             bail!(Code::NAMESPACE_NOT_FOUND, "ns does not exist: {namespace}");
         };
-        if is_measured(op, collection) {
+        let measured = is_measured(op, collection);
+        if let Some(wish) = self.index.as_ref().filter(|_| measured || !collection.is_view()) {
+            wish.check()?;
+        }
+        if measured {
             return self.change_timeseries(op, collection);
         }
         if self.timeseries.is_some() {
@@ -126,7 +134,14 @@ impl<'a> Command<'a, Operation<'a>> for CollMod<'a> {
         let change = match &self.index {
             Some(wish) => {
                 wish.check_shard_key(op, collection)?;
-                Some((wish.find(collection)?, wish.change(collection)?))
+                let change = wish.change(collection)?;
+                if change.prepares_unique() && self.modifications() > 1 {
+                    bail!(
+                        Code::INVALID_OPTIONS,
+                        "prepareUnique cannot be combined with any other modification."
+                    );
+                }
+                Some((wish.find(collection)?, change))
             }
             None => None,
         };
@@ -138,14 +153,50 @@ impl<'a> Command<'a, Operation<'a>> for CollMod<'a> {
             let makes_unique = change.as_ref().is_some_and(|(_, change)| change.makes_unique());
             return self.apply(op, &namespace, makes_unique.then_some(reply));
         }
-        if let Some((index, _)) = change.as_ref().filter(|(_, change)| change.makes_unique()) {
+        if self.modifications() > 1 {
+            bail!(
+                Code::INVALID_OPTIONS,
+                "unique: true cannot be combined with any other modification in dry run mode."
+            );
+        }
+        if let Some((index, _)) = change {
             index::check_unique(op, collection, index)?;
         }
-        Ok(reply)
+        Ok(Reply::ok())
     }
 }
 
 impl CollMod<'_> {
+    /// A dry run is of an index that is to become unique, and of nothing else.
+    fn check_dry_run(&self, is_collection: bool) -> Result<()> {
+        let Some(index) = &self.index else {
+            bail!(Code::INVALID_OPTIONS, "dry run mode requires an valid index modification.");
+        };
+        if !index.wants_unique() {
+            bail!(Code::INVALID_OPTIONS, "dry run mode requires an index modification with unique: true.");
+        }
+        if !is_collection {
+            bail!(Code::INVALID_OPTIONS, "option not supported on a view: index");
+        }
+        Ok(())
+    }
+
+    /// How many things are to change; the limits of capped collections do not count.
+    fn modifications(&self) -> usize {
+        let others = [
+            self.validator.is_some(),
+            self.validation_level.is_some(),
+            self.validation_action.is_some(),
+            self.view_on.is_some(),
+            self.pipeline.is_some(),
+            self.images.is_some(),
+            self.expire_after_seconds.is_some(),
+            self.timeseries.is_some(),
+        ];
+        self.index.as_ref().map_or(0, IndexMod::modifications)
+            + others.into_iter().filter(|given| *given).count()
+    }
+
     /// Changes the collection as it is when no writer is in it. `unique` is the reply where an index has to be built anew
     /// as a unique one first, which does all that is wished of the index.
     fn apply(&self, op: &Operation<'_>, namespace: &str, unique: Option<Reply>) -> Result<Reply> {
@@ -302,6 +353,12 @@ impl CollMod<'_> {
             ..CollMod::default()
         };
         if self.dry_run {
+            let catalog = op.catalog();
+            if let Some((wish, buckets)) =
+                on_buckets.index.as_ref().zip(catalog.collection(&buckets_name(view)))
+            {
+                wish.change(buckets)?;
+            }
             return Ok(Reply::ok());
         }
         let reply = on_buckets.apply(op, &buckets_name(view), None)?;

@@ -40,7 +40,7 @@ fn field<'a, T: FromValue<'a>>(doc: RawDoc<'a>, name: &str) -> Result<Option<T>>
 impl<'a> IndexMod<'a> {
     /// Reads the argument.
     ///
-    /// Errors: 40415, `TypeMismatch`, `InvalidOptions`.
+    /// Errors: 40415, `TypeMismatch`.
     pub fn parse(doc: RawDoc<'a>) -> Result<Self> {
         const FIELDS: &[&str] =
             &["name", "keyPattern", "hidden", "expireAfterSeconds", "unique", "prepareUnique"];
@@ -55,16 +55,32 @@ impl<'a> IndexMod<'a> {
                 value.type_name()
             );
         }
-        let wish = IndexMod {
+        Ok(IndexMod {
             name: field(doc, "name")?,
             key_pattern: field(doc, "keyPattern")?,
             hidden: field::<Loose>(doc, "hidden")?.map(|flag| flag.0),
             expire_after_seconds: expire,
             unique: field::<Loose>(doc, "unique")?.map(|flag| flag.0),
             prepare_unique: field::<Loose>(doc, "prepareUnique")?.map(|flag| flag.0),
-        };
-        wish.check()?;
-        Ok(wish)
+        })
+    }
+
+    /// Whether the index is to become unique.
+    pub fn wants_unique(&self) -> bool {
+        self.unique == Some(true)
+    }
+
+    /// How many things are to change.
+    pub fn modifications(&self) -> usize {
+        [
+            self.hidden.is_some(),
+            self.expire_after_seconds.is_some(),
+            self.unique.is_some(),
+            self.prepare_unique.is_some(),
+        ]
+        .into_iter()
+        .filter(|given| *given)
+        .count()
     }
 
     /// The key pattern, if it was given.
@@ -77,21 +93,20 @@ impl<'a> IndexMod<'a> {
         IndexMod { name: self.name, key_pattern: self.key_pattern.and(key), ..*self }
     }
 
-    fn check(&self) -> Result<()> {
+    /// Checks what can be said without the index.
+    ///
+    /// Errors: `InvalidOptions`.
+    pub fn check(&self) -> Result<()> {
         match (self.name, self.key_pattern) {
             (Some(_), Some(_)) => bail!(Code::INVALID_OPTIONS, "Cannot specify both key pattern and name."),
             (None, None) => bail!(Code::INVALID_OPTIONS, "Must specify either index name or key pattern."),
             _ => {}
         }
-        if self.unique == Some(false) {
-            bail!(Code::BAD_VALUE, "Cannot make index non-unique");
-        }
-        let nothing = self.hidden.is_none()
-            && self.expire_after_seconds.is_none()
-            && self.unique.is_none()
-            && self.prepare_unique.is_none();
-        if nothing {
+        if self.modifications() == 0 {
             bail!(Code::INVALID_OPTIONS, "no expireAfterSeconds, hidden, unique, or prepareUnique field");
+        }
+        if self.expire_after_seconds.is_some_and(|value| ttl_seconds(value) < 0) {
+            bail!(Code::INVALID_OPTIONS, "TTL index 'expireAfterSeconds' option cannot be less than 0");
         }
         Ok(())
     }
@@ -144,17 +159,6 @@ impl<'a> IndexMod<'a> {
         Ok(())
     }
 
-    /// An index that is to become unique changes in nothing else meanwhile.
-    fn check_alone(&self, what: &str) -> Result<()> {
-        if self.hidden.is_some() || self.expire_after_seconds.is_some() {
-            bail!(
-                Code::INVALID_OPTIONS,
-                "collMod does not support setting '{what}' together with 'hidden' or 'expireAfterSeconds'"
-            );
-        }
-        Ok(())
-    }
-
     /// What becomes of the index.
     ///
     /// Errors: `BadValue` for the `_id` index, `InvalidOptions`.
@@ -169,6 +173,7 @@ impl<'a> IndexMod<'a> {
             unique: false,
         };
         let mut fields: Vec<(&str, Value<'_>)> = Vec::new();
+        let is_unique = index.unique || is_id(index);
         if let Some(value) = self.expire_after_seconds {
             let seconds = check_ttl(index, value)?;
             let old = before.get("expireAfterSeconds").and_then(safe_i64);
@@ -177,6 +182,9 @@ impl<'a> IndexMod<'a> {
                 let small = i32::try_from(seconds).map_or(Value::Int64(seconds), Value::Int32);
                 fields.push(("expireAfterSeconds", small));
             }
+        }
+        if self.unique == Some(false) {
+            bail!(Code::BAD_VALUE, "Cannot make index non-unique");
         }
         if let Some(hidden) = self.hidden {
             if is_id(index) {
@@ -188,24 +196,17 @@ impl<'a> IndexMod<'a> {
             }
         }
         let prepared = before.get("prepareUnique").is_some_and(|v| v.truthy());
-        if let Some(prepare) = self.prepare_unique {
-            if is_id(index) {
-                bail!(Code::BAD_VALUE, "the _id index is unique already");
-            }
-            if prepare != prepared && !(prepare && index.unique) {
-                self.check_alone("prepareUnique")?;
-                change.prepare_unique = Some((prepared, prepare));
-                fields.push(("prepareUnique", flag(prepare)));
-            }
+        if let Some(prepare) = self.prepare_unique.filter(|prepare| *prepare != prepared && !is_unique) {
+            change.prepare_unique = Some((prepared, prepare));
+            fields.push(("prepareUnique", flag(prepare)));
         }
-        if self.unique == Some(true) && !index.unique {
+        if self.wants_unique() && !is_unique {
             if !prepared {
                 bail!(
                     Code::INVALID_OPTIONS,
                     "Cannot make index unique with 'prepareUnique=false'. Run collMod to set it first."
                 );
             }
-            self.check_alone("unique")?;
             change.unique = true;
             fields.push(("unique", true.into()));
             fields.push(("prepareUnique", Value::Missing));
@@ -230,15 +231,20 @@ fn check_ttl(index: &Index, value: Value<'_>) -> Result<i64> {
             "TTL indexes are single-field indexes, compound indexes do not support TTL"
         );
     }
-    let seconds = safe_i64(value).unwrap_or(0);
-    if seconds < 0 {
-        bail!(Code::INVALID_OPTIONS, "TTL index 'expireAfterSeconds' option cannot be less than 0");
-    }
     // More than an int32 holds is as long as an int32 can say.
-    Ok(seconds.min(i64::from(i32::MAX)))
+    Ok(ttl_seconds(value).min(i64::from(i32::MAX)))
+}
+
+fn ttl_seconds(value: Value<'_>) -> i64 {
+    safe_i64(value).unwrap_or(0)
 }
 
 impl IndexChange {
+    /// Whether `prepareUnique` changes, beside which nothing else may.
+    pub fn prepares_unique(&self) -> bool {
+        self.prepare_unique.is_some()
+    }
+
     /// Whether the index becomes unique, for which its entries are made anew.
     pub fn makes_unique(&self) -> bool {
         self.unique

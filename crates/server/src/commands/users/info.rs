@@ -1,10 +1,14 @@
 //! `usersInfo`, `rolesInfo` and `invalidateUserCache`.
 
+use std::collections::HashSet;
+use std::hash::Hash;
+
 use sheaf_auth::{Account, Role, RoleName, Roles, Target, UserName, builtin, resolve};
-use sheaf_bson::{DocBuf, DocWriter, RawDoc, Value};
+use sheaf_bson::{DocBuf, DocWriter, MAX_DOCUMENT_SIZE, RawDoc, Value};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_expr::ParseCx;
 use sheaf_front::access::Rights;
+use sheaf_meter::Held;
 use sheaf_query::matcher::Matcher;
 
 use super::fields::role_array;
@@ -24,14 +28,23 @@ enum Asked<N> {
     Named(Vec<N>),
 }
 
-fn asked<N>(value: Value<'_>, read: impl Fn(Value<'_>) -> Option<N>) -> Result<Asked<N>> {
+/// Who is named more than once is meant once.
+fn asked<N: Clone + Eq + Hash>(value: Value<'_>, read: impl Fn(Value<'_>) -> Option<N>) -> Result<Asked<N>> {
     let wrong = || sheaf_errors::Error::bad_value("User and role names must be either strings or objects");
     Ok(match value {
         // Any number that is one without its fraction.
         value if value.is_number() && safe_i64(value) == Some(1) => Asked::OfDatabase,
         Value::Document(doc) if doc.get("forAllDBs").is_some_and(|all| all.truthy()) => Asked::All,
         Value::Array(list) => {
-            Asked::Named(list.values().map(|value| read(value).ok_or_else(wrong)).collect::<Result<_>>()?)
+            let (mut names, mut seen) = (Vec::new(), HashSet::new());
+            for value in list.values() {
+                sheaf_meter::tick(1)?;
+                let name = read(value).ok_or_else(wrong)?;
+                if seen.insert(name.clone()) {
+                    names.push(name);
+                }
+            }
+            Asked::Named(names)
         }
         value => Asked::Named(vec![read(value).ok_or_else(wrong)?]),
     })
@@ -51,6 +64,43 @@ fn role(value: Value<'_>, db: &str) -> Option<RoleName> {
     match value {
         Value::String(role) => Some(RoleName::new(role, db)),
         value => value.as_doc().and_then(RoleName::read),
+    }
+}
+
+/// What is told, as far as it fits into a reply.
+#[derive(Default)]
+struct Told {
+    list: Vec<DocBuf>,
+    bytes: usize,
+    held: Held,
+}
+
+impl Told {
+    /// Errors: `BSONObjectTooLarge`, `ExceededMemoryLimit`, what the operation has to end with.
+    fn push(&mut self, described: DocBuf) -> Result<()> {
+        sheaf_meter::check()?;
+        self.bytes += described.as_bytes().len();
+        if self.bytes > MAX_DOCUMENT_SIZE {
+            let size = self.bytes;
+            let text = "is invalid. Size must be between 0 and 16793600(16MB)";
+            bail!(Code::BSON_OBJECT_TOO_LARGE, "BSONObj size: {size} ({size:#X}) {text}");
+        }
+        // Here and in the reply.
+        let bytes = 2 * self.bytes as u64;
+        match self.held.bytes() {
+            0 => self.held = sheaf_meter::reserve(bytes)?,
+            _ => self.held.set(bytes)?,
+        }
+        self.list.push(described);
+        Ok(())
+    }
+
+    fn reply(self, name: &str) -> Reply {
+        Reply::ok().with_array(name, |list| {
+            self.list.iter().for_each(|described| {
+                list.push_raw_document(described.as_bytes());
+            });
+        })
     }
 }
 
@@ -119,11 +169,21 @@ impl<'a> Command<'a, Operation<'a>> for UsersInfo<'a> {
         let view = op.engine().view()?;
         let stored = Stored(&view);
         let whom = asked(self.whom, |value| user(value, op.db()))?;
-        let mut users = Vec::new();
+        let matcher = self.filter.map(|filter| Matcher::parse(filter, &mut ParseCx::new())).transpose()?;
+        let mut told = Told::default();
+        let mut tell = |user: RawDoc<'_>| -> Result<()> {
+            let described = self.describe(user, &stored)?;
+            match &matcher {
+                Some(matcher) if !matcher.matches_doc(described.as_raw())? => sheaf_meter::check(),
+                _ => told.push(described),
+            }
+        };
         match whom {
             Asked::Named(names) => {
                 for name in names {
-                    users.extend(stored.document(USERS, &name.id())?);
+                    if let Some(user) = stored.document(USERS, &name.id())? {
+                        tell(user.as_raw())?;
+                    }
                 }
             }
             _ if self.privileges || self.restrictions => bail!(
@@ -133,24 +193,12 @@ impl<'a> Command<'a, Operation<'a>> for UsersInfo<'a> {
             whom => stored.each(USERS, &mut |user| {
                 let own = UserName::read(user).is_some_and(|name| name.db == op.db());
                 if own || matches!(whom, Asked::All) {
-                    users.push(DocBuf::from(user));
+                    tell(user)?;
                 }
                 Ok(true)
             })?,
         }
-        let matcher = self.filter.map(|filter| Matcher::parse(filter, &mut ParseCx::new())).transpose()?;
-        let mut shown = Vec::new();
-        for user in &users {
-            let described = self.describe(user.as_raw(), &stored)?;
-            if matcher.as_ref().map_or(Ok(true), |matcher| matcher.matches_doc(described.as_raw()))? {
-                shown.push(described);
-            }
-        }
-        Ok(Reply::ok().with_array("users", |list| {
-            shown.iter().for_each(|user| {
-                list.push_raw_document(user.as_bytes());
-            });
-        }))
+        Ok(told.reply("users"))
     }
 }
 
@@ -237,36 +285,40 @@ impl<'a> Command<'a, Operation<'a>> for RolesInfo<'a> {
         let view = op.engine().view()?;
         let stored = Stored(&view);
         let which = asked(self.which, |value| role(value, op.db()))?;
-        let mut roles = Vec::new();
+        let mut told = Told::default();
+        let mut names = Vec::new();
+        let mut tell = |role: Role| match self.privileges {
+            Show::AsUser => {
+                names.push(role.name);
+                sheaf_meter::check()
+            }
+            _ => told.push(self.describe(&role, &stored)?),
+        };
         match &which {
-            Asked::Named(names) => {
-                for name in names {
-                    roles.extend(stored.role(name)?);
+            Asked::Named(asked) => {
+                for name in asked {
+                    stored.role(name)?.map_or(Ok(()), &mut tell)?;
                 }
             }
             Asked::All => bail!(Code::BAD_VALUE, "rolesInfo does not take 'forAllDBs'"),
             Asked::OfDatabase => {
                 if self.built_in {
-                    roles.extend(builtin::names(op.db()).iter().filter_map(builtin::find));
+                    builtin::names(op.db()).iter().filter_map(builtin::find).try_for_each(&mut tell)?;
                 }
                 stored.each(ROLES, &mut |document| {
-                    roles.extend(Some(Role::read(document)?).filter(|role| role.name.db == op.db()));
+                    let role = Role::read(document)?;
+                    if role.name.db == op.db() {
+                        tell(role)?;
+                    }
                     Ok(true)
                 })?;
             }
         }
         if self.privileges == Show::AsUser {
-            return as_user(&which, &roles, &stored);
+            as_user(&which, &names, &stored)
+        } else {
+            Ok(told.reply("roles"))
         }
-        let mut reply = Reply::ok();
-        let described = roles.iter().map(|role| self.describe(role, &stored)).collect::<Result<Vec<_>>>()?;
-        reply.fill(|doc| {
-            let mut list = doc.array("roles");
-            described.iter().for_each(|role| {
-                list.push_raw_document(role.as_bytes());
-            });
-        });
-        Ok(reply)
     }
 }
 
@@ -310,14 +362,13 @@ fn restrictions(role: &Role, all: &sheaf_auth::Resolved, doc: &mut DocWriter<'_,
 }
 
 /// A user's document that has nothing but these roles.
-fn as_user(which: &Asked<RoleName>, roles: &[Role], stored: &Stored<'_>) -> Result<Reply> {
+fn as_user(which: &Asked<RoleName>, names: &[RoleName], stored: &Stored<'_>) -> Result<Reply> {
     if !matches!(which, Asked::Named(_)) {
         bail!(Code::ILLEGAL_OPERATION, "Cannot get user fragment for all roles in a database");
     }
-    let names: Vec<_> = roles.iter().map(|role| role.name.clone()).collect();
-    let all = resolve(&names, stored)?;
+    let all = resolve(names, stored)?;
     Ok(Reply::ok().with_document("userFragment", |doc| {
-        doc.append("roles", Value::Array(role_array(&names).as_raw()));
+        doc.append("roles", Value::Array(role_array(names).as_raw()));
         doc.append("inheritedRoles", Value::Array(role_array(&all.roles).as_raw()));
         all.privileges.write(&mut doc.array("inheritedPrivileges"));
         let _ = doc.array("inheritedAuthenticationRestrictions");

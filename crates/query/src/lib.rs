@@ -16,6 +16,7 @@ pub mod matcher;
 mod owned;
 pub mod path;
 pub mod projection;
+mod room;
 pub mod schema;
 pub mod sort;
 pub mod stored_id;

@@ -6,11 +6,12 @@
 use sheaf_bson::{ArrayWriter, Bump, DocBuf, DocWriter, Element, RawDoc, Type, Value};
 use sheaf_collation::SharedCollator;
 use sheaf_errors::{Code, Error};
-use sheaf_expr::{Env, Expr, ParseCx};
+use sheaf_expr::{Env, Expr, ParseCx, size_of_value};
 use sheaf_geo::Stored;
 
 use crate::matcher::Matcher;
 use crate::path::Path;
+use crate::room::{LARGEST, Room};
 use crate::schema::Schema;
 
 type Writer<'w> = DocWriter<'w, Vec<u8>>;
@@ -18,19 +19,49 @@ type Writer<'w> = DocWriter<'w, Vec<u8>>;
 /// How many considered values are told.
 const CONSIDERED_VALUES: usize = 10;
 
+/// How deep `errInfo` may be, so that it has its place in a reply.
+const DEEPEST: usize = 190;
+
 /// `DocumentValidationFailure`, with `{failingDocumentId, details}` as its `errInfo`.
 pub fn validation_error(validator: &Matcher, doc: RawDoc<'_>) -> Error {
-    let info = DocBuf::build(|out| {
-        out.append("failingDocumentId", doc.get_or_missing("_id"));
-        out.append("details", &validation_error_details(validator, doc));
-    });
     Error::new(Code::DOCUMENT_VALIDATION_FAILURE, "Document failed validation")
-        .with_err_info(info.into_bytes())
+        .with_err_info(failure_info(validator, doc).into_bytes())
+}
+
+/// The whole explanation; a brief one if it is too large, or only that it is too large.
+fn failure_info(validator: &Matcher, doc: RawDoc<'_>) -> DocBuf {
+    let id = doc.get_or_missing("_id");
+    for brief in [false, true] {
+        let room = Room::new(brief);
+        let details = details_within(validator, doc, &room);
+        let info = DocBuf::build(|out| {
+            out.append("failingDocumentId", id);
+            if brief {
+                out.append("truncated", true);
+            }
+            out.append("details", &details);
+        });
+        if room.lacks() || info.as_bytes().len() > LARGEST {
+            continue;
+        }
+        if sheaf_bson::validate(info.as_bytes(), DEEPEST).is_err() {
+            let reason = "generated error was too deeply nested";
+            return DocBuf::build(|out| _ = out.append("reason", reason).append("truncated", true));
+        }
+        return info;
+    }
+    DocBuf::build(|out| {
+        _ = out.append("failingDocumentId", id).append("note", "detailed error was too large")
+    })
 }
 
 /// Why `doc` does not match `validator`: operators, what they were given, and what they looked at.
 pub fn validation_error_details(validator: &Matcher, doc: RawDoc<'_>) -> DocBuf {
-    let side = Side { doc, collator: validator.collator(), inverted: false };
+    details_within(validator, doc, &Room::new(false))
+}
+
+fn details_within(validator: &Matcher, doc: RawDoc<'_>, room: &Room) -> DocBuf {
+    let side = Side { doc, collator: validator.collator(), room, inverted: false };
     DocBuf::build(|out| put_filter(validator.filter(), side, out))
 }
 
@@ -40,6 +71,7 @@ pub fn validation_error_details(validator: &Matcher, doc: RawDoc<'_>) -> DocBuf 
 struct Side<'a> {
     doc: RawDoc<'a>,
     collator: Option<&'a SharedCollator>,
+    room: &'a Room,
     inverted: bool,
 }
 
@@ -183,15 +215,15 @@ fn put_top_level(element: Element<'_>, side: Side<'_>, out: &mut Writer<'_>) {
             put_branches(branches, side, &mut out.array(list_name(side)));
         }
         ("$jsonSchema", Value::Document(schema)) => match Schema::parse(schema) {
-            Ok(schema) if !side.inverted => _ = out.append_all(schema.failure(side.doc).as_raw()),
+            Ok(schema) if !side.inverted => _ = out.append_all(schema.failure(side.doc, side.room).as_raw()),
             _ => _ = out.append("operatorName", name).append("reason", "schema matched"),
         },
         ("$expr", value) => {
-            put_head(name, &DocBuf::build(|doc| _ = doc.append_element(element)), out);
+            put_head(side, name, &DocBuf::build(|doc| _ = doc.append_element(element)), out);
             put_expr(value, side, out);
         }
         (name, _) => {
-            put_head(name, &DocBuf::build(|doc| _ = doc.append_element(element)), out);
+            put_head(side, name, &DocBuf::build(|doc| _ = doc.append_element(element)), out);
             out.append("reason", if side.inverted { ALWAYS_TRUE } else { ALWAYS_FALSE });
         }
     }
@@ -205,7 +237,10 @@ fn put_expr(value: Value<'_>, side: Side<'_>, out: &mut Writer<'_>) {
     match expr.as_ref().map_err(Error::clone).and_then(|expr| expr.eval(side.doc, &env)) {
         Ok(result) => {
             let reason = if side.inverted { "expression did match" } else { "expression did not match" };
-            out.append("reason", reason).append("expressionResult", result);
+            out.append("reason", reason);
+            if side.room.has_value(result) {
+                out.append("expressionResult", result);
+            }
         }
         Err(error) => {
             out.append("reason", "failed to evaluate aggregation expression");
@@ -227,15 +262,17 @@ fn put_branches(branches: RawDoc<'_>, side: Side<'_>, list: &mut ArrayWriter<'_,
     }
 }
 
-fn put_head(operator: &str, specified: &DocBuf, out: &mut Writer<'_>) {
+fn put_head(side: Side<'_>, operator: &str, specified: &DocBuf, out: &mut Writer<'_>) {
     out.append("operatorName", operator);
-    out.append("specifiedAs", specified);
+    if side.room.wants(specified.as_bytes().len()) {
+        out.append("specifiedAs", specified);
+    }
 }
 
 /// A test on what a path leads to.
 fn put_test(clause: &Clause<'_>, side: Side<'_>, out: &mut Writer<'_>) {
     let operator = clause.operator();
-    put_head(operator, &clause.as_filter(), out);
+    put_head(side, operator, &clause.as_filter(), out);
     // `$ne` and `$nin` are negations themselves.
     let inverted = side.inverted != matches!(operator, "$ne" | "$nin");
     let (failed, passed) = reasons(operator);
@@ -250,7 +287,7 @@ fn put_test(clause: &Clause<'_>, side: Side<'_>, out: &mut Writer<'_>) {
         _ if !considered.exists => _ = out.append("reason", "field was missing"),
         "$type" => {
             out.append("reason", reason);
-            considered.put_values(out);
+            considered.put_values(side.room, out);
             considered.put_types(out);
         }
         _ => {
@@ -263,7 +300,7 @@ fn put_test(clause: &Clause<'_>, side: Side<'_>, out: &mut Writer<'_>) {
                 considered.put_types(out);
                 put_expected(expected_types(operator), out);
             }
-            considered.put_values(out);
+            considered.put_values(side.room, out);
         }
     }
 }
@@ -379,7 +416,10 @@ impl<'a> Considered<'a> {
         self.values.iter().any(|value| is_geometry(*value)) || doc.get(path).is_some_and(is_geometry)
     }
 
-    fn put_values(&self, out: &mut Writer<'_>) {
+    fn put_values(&self, room: &Room, out: &mut Writer<'_>) {
+        if !room.wants(self.values.iter().map(|value| size_of_value(*value)).sum()) {
+            return;
+        }
         match &self.values[..] {
             [value] => _ = out.append("consideredValue", *value),
             values => {

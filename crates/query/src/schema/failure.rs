@@ -1,20 +1,22 @@
 //! Why a document does not satisfy a schema, in the shape of MongoDB's `errInfo.details`.
 
 use sheaf_bson::{ArrayWriter, DocBuf, DocWriter, RawDoc, Value};
+use sheaf_expr::size_of_value;
 
 use super::check::{duplicate, is_additional};
 use super::encrypt::{self, Plain};
 use super::rule::{Allowed, Dependency, Rule, Schema};
+use crate::room::Room;
 
 type Writer<'w> = DocWriter<'w, Vec<u8>>;
 type List<'w> = ArrayWriter<'w, Vec<u8>>;
 
 /// The details of a failing `$jsonSchema`.
-pub(super) fn details(schema: &Schema, doc: RawDoc<'_>) -> DocBuf {
+pub(super) fn details(schema: &Schema, doc: RawDoc<'_>, room: &Room) -> DocBuf {
     DocBuf::build(|out| {
         out.append("operatorName", "$jsonSchema");
         put_annotations(schema, out);
-        put_failures(schema, Value::Document(doc), &mut out.array("schemaRulesNotSatisfied"));
+        put_failures(room, schema, Value::Document(doc), &mut out.array("schemaRulesNotSatisfied"));
     })
 }
 
@@ -25,23 +27,27 @@ fn put_annotations(schema: &Schema, out: &mut Writer<'_>) {
 }
 
 /// One document for each rule that does not hold.
-fn put_failures(schema: &Schema, value: Value<'_>, out: &mut List<'_>) {
+fn put_failures(room: &Room, schema: &Schema, value: Value<'_>, out: &mut List<'_>) {
     for rule in schema.rules.iter().filter(|rule| rule.fails(value)) {
         let mut doc = out.document();
         doc.append("operatorName", rule.keyword());
         match value {
-            Value::Document(inside) if put_document_rule(rule, schema, inside, &mut doc) => {}
-            Value::Array(array) if put_array_rule(rule, schema, array, &mut doc) => {}
-            _ => put_rule(rule, schema, value, &mut doc),
+            Value::Document(inside) if put_document_rule(room, rule, schema, inside, &mut doc) => {}
+            Value::Array(array) if put_array_rule(room, rule, schema, array, &mut doc) => {}
+            _ => put_rule(room, rule, schema, value, &mut doc),
         }
     }
 }
 
 /// `specifiedAs`: the keyword with its operand and what modifies it.
-fn put_specified(rule: &Rule, schema: &Schema, out: &mut Writer<'_>) {
-    let mut specified = out.document("specifiedAs");
+fn put_specified(room: &Room, rule: &Rule, schema: &Schema, out: &mut Writer<'_>) {
     let keyword = rule.keyword();
-    specified.append(keyword, schema.source().get_or_missing(keyword));
+    let operand = schema.source().get_or_missing(keyword);
+    if !room.wants(size_of_value(operand)) {
+        return;
+    }
+    let mut specified = out.document("specifiedAs");
+    specified.append(keyword, operand);
     match keyword {
         "maximum" => {
             _ = specified.append("exclusiveMaximum", schema.source().get_or_missing("exclusiveMaximum"))
@@ -54,14 +60,14 @@ fn put_specified(rule: &Rule, schema: &Schema, out: &mut Writer<'_>) {
 }
 
 /// Rules about single values and combinations of schemas.
-fn put_rule(rule: &Rule, schema: &Schema, value: Value<'_>, out: &mut Writer<'_>) {
+fn put_rule(room: &Room, rule: &Rule, schema: &Schema, value: Value<'_>, out: &mut Writer<'_>) {
     match rule {
-        Rule::AllOf(schemas) | Rule::AnyOf(schemas) => put_schemas(schemas, value, out),
+        Rule::AllOf(schemas) | Rule::AnyOf(schemas) => put_schemas(room, schemas, value, out),
         Rule::OneOf(schemas) => {
             let matching: Vec<i32> =
                 (0..).zip(schemas).filter(|(_, schema)| !schema.fails(value)).map(|(at, _)| at).collect();
             if matching.is_empty() {
-                put_schemas(schemas, value, out);
+                put_schemas(room, schemas, value, out);
             } else {
                 out.append("reason", "more than one subschema matched");
                 let mut indexes = out.array("matchingSchemaIndexes");
@@ -77,7 +83,7 @@ fn put_rule(rule: &Rule, schema: &Schema, value: Value<'_>, out: &mut Writer<'_>
             out.append("reason", reason);
         }
         rule => {
-            put_specified(rule, schema, out);
+            put_specified(room, rule, schema, out);
             let reason = match rule {
                 Rule::MultipleOf(_) => "considered value is not a multiple of the specified value",
                 Rule::MaxLength(_) | Rule::MinLength(_) => "specified string length was not satisfied",
@@ -87,7 +93,9 @@ fn put_rule(rule: &Rule, schema: &Schema, value: Value<'_>, out: &mut Writer<'_>
                 _ => "comparison failed",
             };
             out.append("reason", reason);
-            out.append("consideredValue", value);
+            if room.wants(size_of_value(value)) {
+                out.append("consideredValue", value);
+            }
             if matches!(rule, Rule::Type { .. }) {
                 out.append("consideredType", value.type_name());
             }
@@ -95,18 +103,24 @@ fn put_rule(rule: &Rule, schema: &Schema, value: Value<'_>, out: &mut Writer<'_>
     }
 }
 
-fn put_schemas(schemas: &[Schema], value: Value<'_>, out: &mut Writer<'_>) {
+fn put_schemas(room: &Room, schemas: &[Schema], value: Value<'_>, out: &mut Writer<'_>) {
     let mut list = out.array("schemasNotSatisfied");
     for (index, schema) in (0i32..).zip(schemas).filter(|(_, schema)| schema.fails(value)) {
         let mut doc = list.document();
         doc.append("index", index);
         put_annotations(schema, &mut doc);
-        put_failures(schema, value, &mut doc.array("details"));
+        put_failures(room, schema, value, &mut doc.array("details"));
     }
 }
 
 /// Rules about documents; false for others.
-fn put_document_rule(rule: &Rule, schema: &Schema, doc: RawDoc<'_>, out: &mut Writer<'_>) -> bool {
+fn put_document_rule(
+    room: &Room,
+    rule: &Rule,
+    schema: &Schema,
+    doc: RawDoc<'_>,
+    out: &mut Writer<'_>,
+) -> bool {
     match rule {
         Rule::Properties(properties) => {
             let mut list = out.array("propertiesNotSatisfied");
@@ -115,7 +129,7 @@ fn put_document_rule(rule: &Rule, schema: &Schema, doc: RawDoc<'_>, out: &mut Wr
                 let mut failing = list.document();
                 failing.append("propertyName", &**name);
                 put_annotations(schema, &mut failing);
-                put_failures(schema, value, &mut failing.array("details"));
+                put_failures(room, schema, value, &mut failing.array("details"));
             }
         }
         Rule::PatternProperties(patterns) => {
@@ -130,7 +144,7 @@ fn put_document_rule(rule: &Rule, schema: &Schema, doc: RawDoc<'_>, out: &mut Wr
                 failing.append("propertyName", element.key());
                 put_annotations(schema, &mut failing);
                 failing.append("regexMatched", pattern.pattern());
-                put_failures(schema, element.value(), &mut failing.array("details"));
+                put_failures(room, schema, element.value(), &mut failing.array("details"));
             }
         }
         Rule::AdditionalProperties { names, patterns, allowed } => {
@@ -140,7 +154,7 @@ fn put_document_rule(rule: &Rule, schema: &Schema, doc: RawDoc<'_>, out: &mut Wr
             });
             match allowed {
                 Allowed::None => {
-                    put_specified(rule, schema, out);
+                    put_specified(room, rule, schema, out);
                     let mut list = out.array("additionalProperties");
                     failing.for_each(|element| _ = list.push(element.key()));
                 }
@@ -149,17 +163,17 @@ fn put_document_rule(rule: &Rule, schema: &Schema, doc: RawDoc<'_>, out: &mut Wr
                     out.append("reason", "at least one additional property did not match the subschema");
                     if let Some(element) = failing.next() {
                         out.append("failingProperty", element.key());
-                        put_failures(schema, element.value(), &mut out.array("details"));
+                        put_failures(room, schema, element.value(), &mut out.array("details"));
                     }
                 }
             }
         }
         Rule::Required(names) => {
-            put_specified(rule, schema, out);
+            put_specified(room, rule, schema, out);
             put_missing(names, doc, out);
         }
         Rule::MinProperties(_) | Rule::MaxProperties(_) => {
-            put_specified(rule, schema, out);
+            put_specified(room, rule, schema, out);
             out.append("reason", "specified number of properties was not satisfied");
             out.append("numberOfProperties", doc.count() as i32);
         }
@@ -174,7 +188,7 @@ fn put_document_rule(rule: &Rule, schema: &Schema, doc: RawDoc<'_>, out: &mut Wr
                 match dependency {
                     Dependency::Properties(names) => put_missing(names, doc, &mut entry),
                     Dependency::Schema(schema) => {
-                        put_failures(schema, Value::Document(doc), &mut entry.array("details"));
+                        put_failures(room, schema, Value::Document(doc), &mut entry.array("details"));
                     }
                 }
             }
@@ -194,25 +208,38 @@ fn put_missing(names: &[Box<str>], doc: RawDoc<'_>, out: &mut Writer<'_>) {
 }
 
 /// Rules about arrays; false for others.
-fn put_array_rule(rule: &Rule, schema: &Schema, array: RawDoc<'_>, out: &mut Writer<'_>) -> bool {
+fn put_array_rule(
+    room: &Room,
+    rule: &Rule,
+    schema: &Schema,
+    array: RawDoc<'_>,
+    out: &mut Writer<'_>,
+) -> bool {
     let considered = Value::Array(array);
     match rule {
         Rule::MinItems(_) | Rule::MaxItems(_) => {
-            put_specified(rule, schema, out);
+            put_specified(room, rule, schema, out);
             out.append("reason", "array did not match specified length");
-            out.append("consideredValue", considered);
+            if room.has_value(considered) {
+                out.append("consideredValue", considered);
+            }
             out.append("numberOfItems", array.count() as i32);
         }
         Rule::UniqueItems => {
-            put_specified(rule, schema, out);
+            put_specified(room, rule, schema, out);
             out.append("reason", "found a duplicate item");
-            out.append("consideredValue", considered);
-            out.append("duplicatedValue", duplicate(array).ok().flatten().unwrap_or(Value::Missing));
+            if room.has_value(considered) {
+                out.append("consideredValue", considered);
+            }
+            let duplicated = duplicate(array).ok().flatten().unwrap_or(Value::Missing);
+            if room.has_value(duplicated) {
+                out.append("duplicatedValue", duplicated);
+            }
         }
         Rule::Items(schema) => {
             put_annotations(schema, out);
             out.append("reason", "At least one item did not match the sub-schema");
-            put_first_item(schema, array, 0, out);
+            put_first_item(room, schema, array, 0, out);
         }
         Rule::ItemsEach(schemas) => {
             let mut list = out.array("details");
@@ -221,30 +248,34 @@ fn put_array_rule(rule: &Rule, schema: &Schema, array: RawDoc<'_>, out: &mut Wri
                 if schema.fails(item) {
                     let mut failing = list.document();
                     failing.append("itemIndex", index);
-                    put_failures(schema, item, &mut failing.array("details"));
+                    put_failures(room, schema, item, &mut failing.array("details"));
                 }
             }
         }
         Rule::AdditionalItems { from, allowed: Allowed::None } => {
-            put_specified(rule, schema, out);
+            put_specified(room, rule, schema, out);
             out.append("reason", "found additional items");
             let mut list = out.array("additionalItems");
-            array.values().skip(*from).for_each(|item| _ = list.push(item));
+            array
+                .values()
+                .skip(*from)
+                .take_while(|item| room.has_value(*item))
+                .for_each(|item| _ = list.push(item));
         }
         Rule::AdditionalItems { from, allowed: Allowed::If(schema) } => {
             put_annotations(schema, out);
             out.append("reason", "At least one additional item did not match the sub-schema");
-            put_first_item(schema, array, *from, out);
+            put_first_item(room, schema, array, *from, out);
         }
         _ => return false,
     }
     true
 }
 
-fn put_first_item(schema: &Schema, array: RawDoc<'_>, from: usize, out: &mut Writer<'_>) {
+fn put_first_item(room: &Room, schema: &Schema, array: RawDoc<'_>, from: usize, out: &mut Writer<'_>) {
     let failing = (0i32..).zip(array.values()).skip(from).find(|(_, item)| schema.fails(*item));
     if let Some((index, item)) = failing {
         out.append("itemIndex", index);
-        put_failures(schema, item, &mut out.array("details"));
+        put_failures(room, schema, item, &mut out.array("details"));
     }
 }

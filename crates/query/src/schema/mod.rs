@@ -9,6 +9,8 @@ mod rule;
 use sheaf_bson::{DocBuf, RawDoc, Value};
 use sheaf_errors::Result;
 
+use crate::room::Room;
+
 pub use rule::Schema;
 
 impl Schema {
@@ -37,8 +39,8 @@ impl Schema {
     }
 
     /// Why a document does not satisfy the schema: the `details` of `errInfo`.
-    pub fn failure(&self, doc: RawDoc<'_>) -> DocBuf {
-        failure::details(self, doc)
+    pub(crate) fn failure(&self, doc: RawDoc<'_>, room: &Room) -> DocBuf {
+        failure::details(self, doc, room)
     }
 }
 

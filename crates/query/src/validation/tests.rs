@@ -278,3 +278,33 @@ fn schemas_of_arrays_and_properties() {
         check(&[(validator, doc, details)]);
     }
 }
+
+#[test]
+fn an_explanation_has_its_limits() {
+    let info = |validator: DocBuf, doc: DocBuf| {
+        let matcher = Matcher::parse(validator.as_raw(), &mut ParseCx::new()).unwrap();
+        failure_info(&matcher, doc.as_raw())
+    };
+    // A clause that repeats the value, and seven that do.
+    let text = "x".repeat(2 << 20);
+    let clause = doc! { "a": { "$lt": "a" } };
+    let one = info(clause.clone(), doc! { "_id": 1, "a": &*text });
+    assert!(one.as_raw().get("truncated").is_none());
+    assert!(one.as_bytes().len() > text.len());
+    let seven = doc! { "$and": [&clause, &clause, &clause, &clause, &clause, &clause, &clause] };
+    let brief = info(seven, doc! { "_id": 1, "a": &*text });
+    let brief_clause = doc! { "operatorName": "$lt", "reason": "comparison failed" };
+    let list = sheaf_bson::ArrayBuf::of(
+        (0i32..7).map(|index| doc! { "index": index, "details": &brief_clause }).collect::<Vec<_>>().iter(),
+    );
+    let details = doc! { "operatorName": "$and", "clausesNotSatisfied": &list };
+    assert_eq!(brief, doc! { "failingDocumentId": 1, "truncated": true, "details": &details });
+    let mut deep = doc! { "a": 1 };
+    for _ in 0..65 {
+        deep = doc! { "$and": [&deep] };
+    }
+    assert_eq!(
+        info(deep, doc! { "_id": 1, "a": 2 }),
+        doc! { "reason": "generated error was too deeply nested", "truncated": true }
+    );
+}

@@ -64,6 +64,8 @@ impl Parser<'_> {
         let path = join(parent, name);
         // A bad name is told before what the field would break.
         if !is_positional(name) {
+            // In a sub-document its own name is read first: an empty one is no end of a path.
+            FieldPath::parse(name)?;
             FieldPath::parse(&path)?;
         }
         match value {

@@ -212,6 +212,7 @@ fn refused() {
             "FieldPath field names may not start with '$'. Consider using $getField or $setField.",
         ),
         (Find, doc! { "": 1 }, 40352, "FieldPath cannot be constructed with empty string"),
+        (Find, doc! { "a": { "": 1 } }, 40352, "FieldPath cannot be constructed with empty string"),
         (Find, doc! { "a.": 1 }, 40353, "FieldPath must not end with a '.'."),
         (Find, doc! { "a..b": 1 }, 15998, "FieldPath field names may not be empty strings."),
         (

@@ -135,7 +135,16 @@ impl SortPattern {
 
     /// Whether the scores of `$text` are among the keys.
     pub fn needs_text_score(&self) -> bool {
-        self.parts.iter().any(|part| matches!(&part.on, SortOn::Meta(kind) if &**kind == "textScore"))
+        self.needs("textScore")
+    }
+
+    /// Whether distances are among the keys.
+    pub fn needs_distance(&self) -> bool {
+        self.needs("geoNearDistance")
+    }
+
+    fn needs(&self, metadata: &str) -> bool {
+        self.parts.iter().any(|part| matches!(&part.on, SortOn::Meta(kind) if &**kind == metadata))
     }
 
     /// Adds what the sort reads to `deps`.

@@ -109,6 +109,10 @@ pub fn set_sort(query: &mut Query, sort: Option<RawDoc<'_>>) -> Result<()> {
             {
                 bail!(40218, "query requires text score metadata, but it is not available");
             }
+            let near = query.matcher.as_ref().is_some_and(|matcher| matcher.root().near().is_some());
+            if pattern.needs_distance() && !near {
+                bail!(40218, "query requires $geoNear distance metadata, but it is not available");
+            }
             query.sort = Some(Arc::new(pattern.with_collator(query.collator.as_ref())));
         }
     }

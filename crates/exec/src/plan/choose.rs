@@ -189,8 +189,13 @@ fn ordinary(query: &Query, collection: &Arc<Collection>) -> Result<Vec<PlanNode>
 }
 
 pub(super) fn residual(filter: &FilterPart, without: &[usize]) -> Option<FilterPart> {
-    let all = conjuncts(filter.expr()).len();
-    filter.only((0..all).filter(|at| !without.contains(at)).map(|at| at as u16).collect())
+    let mut left = vec![true; conjuncts(filter.expr()).len()];
+    for at in without {
+        if let Some(is_left) = left.get_mut(*at) {
+            *is_left = false;
+        }
+    }
+    filter.only((0..).zip(left).filter_map(|(at, is_left)| is_left.then_some(at)).collect())
 }
 
 fn whole(filter: &FilterPart) -> Option<FilterPart> {
@@ -379,7 +384,7 @@ fn access(
 ) -> PlanNode {
     let on_records = is_record_order(collection, &found.index);
     let covered = if on_records || found.multikey { &[][..] } else { &found.covered };
-    let key_filter = filter.only(covered.iter().map(|at| *at as u16).collect());
+    let key_filter = filter.only(covered.iter().map(|at| *at as u32).collect());
     let done: Vec<usize> = found.exact.iter().chain(covered).copied().collect();
     let left = residual(filter, &done);
     let scan = PlanNode::IndexScan(Scan {

@@ -38,9 +38,9 @@ pub use query::Query;
 pub struct FilterPart {
     matcher: Arc<Matcher>,
     /// Child numbers from the root down.
-    node: SmallVec<[u16; 4]>,
+    node: SmallVec<[u32; 4]>,
     /// The conjuncts that are left; `None`: the whole node.
-    conjuncts: Option<Vec<u16>>,
+    conjuncts: Option<Vec<u32>>,
 }
 
 impl FilterPart {
@@ -53,12 +53,12 @@ impl FilterPart {
     #[must_use]
     pub fn child(&self, at: usize) -> Self {
         let mut node = self.node.clone();
-        node.push(at as u16);
+        node.push(at as u32);
         FilterPart { matcher: self.matcher.clone(), node, conjuncts: None }
     }
 
     /// Only these conjuncts; `None` if none are left.
-    pub fn only(&self, left: Vec<u16>) -> Option<Self> {
+    pub fn only(&self, left: Vec<u32>) -> Option<Self> {
         let total = analyze::conjuncts(self.expr()).len();
         match left.len() {
             0 => None,
@@ -70,7 +70,7 @@ impl FilterPart {
     /// The node.
     pub fn expr(&self) -> &MatchExpr {
         self.node.iter().fold(self.matcher.root(), |expr, at| match analyze::conjuncts_or_branches(expr) {
-            children if !children.is_empty() => &children[usize::from(*at)],
+            children if !children.is_empty() => &children[*at as usize],
             _ => expr,
         })
     }
@@ -106,7 +106,7 @@ impl FilterPart {
             None => SmallVec::from_elem(node, 1),
             Some(left) => {
                 let all = analyze::conjuncts(node);
-                left.iter().map(|at| &all[usize::from(*at)]).collect()
+                left.iter().map(|at| &all[*at as usize]).collect()
             }
         };
         picked.into_iter()
@@ -392,5 +392,33 @@ impl PlanNode {
             PlanNode::CountScan(s) => out.push(scan("COUNT_SCAN", s)),
             other => other.inputs().iter().for_each(|input| input.collect_summary(out)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sheaf_bson::doc;
+    use sheaf_expr::ParseCx;
+
+    use super::*;
+
+    #[test]
+    fn what_is_left_of_very_many_conditions_is_what_was_not_served() {
+        let many = 70_000;
+        let filter = DocBuf::build(|filter| {
+            let mut conditions = filter.array("$and");
+            for at in 0..many {
+                conditions.push(&doc! { "a": { "$ne": at } });
+            }
+            conditions.push(&doc! { "b": 5 });
+        });
+        let matcher = Matcher::parse(filter.as_raw(), &mut ParseCx::new()).unwrap();
+        let whole = FilterPart::whole(Arc::new(matcher));
+        let all = analyze::conjuncts(whole.expr());
+        assert_eq!(all.len(), many as usize + 1);
+        let last = all.iter().position(|one| one.to_doc() == doc! { "b": { "$eq": 5 } }).unwrap();
+        let served: Vec<usize> = (0..all.len()).filter(|at| *at != last).collect();
+        let left = choose::residual(&whole, &served).unwrap();
+        assert_eq!(left.to_doc(), doc! { "b": { "$eq": 5 } });
     }
 }

@@ -234,6 +234,21 @@ impl Intervals {
         Intervals(out)
     }
 
+    /// Values of all of them, if there are any sets. Two by two: one after the other, each of many negations would be
+    /// intersected with all that there is of those before it.
+    pub fn of_all(mut sets: Vec<Intervals>) -> Option<Self> {
+        while sets.len() > 1 {
+            sets = sets
+                .chunks_mut(2)
+                .map(|pair| match pair {
+                    [a, b] => a.intersect(b),
+                    rest => std::mem::take(&mut rest[0]),
+                })
+                .collect();
+        }
+        sets.pop()
+    }
+
     /// Values of neither: what a negation scans.
     #[must_use]
     pub fn complement(&self) -> Self {

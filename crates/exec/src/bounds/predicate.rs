@@ -152,14 +152,7 @@ fn element_bounds(inner: &MatchExpr, field: FieldTraits<'_>) -> Option<Intervals
             _ => None,
         },
         MatchExpr::And(parts) => {
-            let mut found: Option<Intervals> = None;
-            for intervals in parts.iter().filter_map(|part| element_bounds(part, field)) {
-                found = Some(match found {
-                    Some(so_far) => so_far.intersect(&intervals),
-                    None => intervals,
-                });
-            }
-            found
+            Intervals::of_all(parts.iter().filter_map(|part| element_bounds(part, field)).collect())
         }
         _ => None,
     }

@@ -145,6 +145,13 @@ fn algebra_of_intervals() {
     assert_eq!(format!("{two:?}"), "[1, 3), [5, 7)");
     assert_eq!(format!("{:?}", two.clone().union(range(3, 5))), "[1, 7)");
     assert_eq!(format!("{:?}", two.intersect(&range(2, 6))), "[2, 3), [5, 6)");
+    assert_eq!(Intervals::of_all(Vec::new()), None);
+    for count in 1..9 {
+        let sets: Vec<Intervals> = (0..count).map(|at| Intervals::point(at.into()).complement()).collect();
+        let one_by_one = sets.iter().skip(1).fold(sets[0].clone(), |all, set| all.intersect(set));
+        assert_eq!(one_by_one.len(), count as usize + 1);
+        assert_eq!(Intervals::of_all(sets), Some(one_by_one));
+    }
     assert_eq!(format!("{:?}", two.complement()), "[MinKey, 1), [3, 5), [7, MaxKey]");
     assert_eq!(two.complement().complement(), two);
     assert!(range(2, 3).is_within(&two) && !range(2, 4).is_within(&two));

@@ -314,35 +314,26 @@ fn choose(
     });
     let mut allowed: Vec<_> = allowed.collect();
     if prefix == 0 {
-        let mut result: Option<Intervals> = None;
-        for (predicate, intervals, tight) in allowed {
-            served.push((predicate.conjunct, tight));
-            result = Some(match result {
-                Some(so_far) => so_far.intersect(&intervals),
-                None => intervals,
-            });
-        }
-        return result.map(|intervals| (intervals, None));
+        served.extend(allowed.iter().map(|(predicate, _, tight)| (predicate.conjunct, *tight)));
+        let all = allowed.into_iter().map(|(_, intervals, _)| intervals).collect();
+        return Intervals::of_all(all).map(|intervals| (intervals, None));
     }
     // The narrowest first: points before ranges before everything.
     allowed.sort_by_key(|(p, intervals, _)| {
         let whole = intervals.is_all();
         (whole, !intervals.all_points(), p.negated, intervals.len())
     });
-    let (first, mut intervals, tight) = {
-        let mut iter = allowed.iter();
-        let (p, intervals, tight) = iter.next()?;
-        (*p, intervals.clone(), *tight)
-    };
+    let mut allowed = allowed.into_iter();
+    let (first, intervals, tight) = allowed.next()?;
     served.push((first.conjunct, tight));
+    let mut all = vec![intervals];
     if first.group.is_some() {
-        for (other, more, tight) in &allowed[1..] {
-            if other.group == first.group {
-                intervals = intervals.intersect(more);
-                served.push((other.conjunct, *tight));
-            }
+        for (other, more, tight) in allowed.filter(|(other, ..)| other.group == first.group) {
+            all.push(more);
+            served.push((other.conjunct, tight));
         }
     }
+    let intervals = Intervals::of_all(all)?;
     Some((intervals, first.group))
 }
 
@@ -358,16 +349,22 @@ fn shares_array(path: &str, prefix: usize, other: &UsedField) -> bool {
 /// Works out which conjuncts need no more checking. A conjunct is exact if all of its parts bound the scan
 /// exactly; one inside `$elemMatch` never is.
 fn settle(out: &mut IndexUse, predicates: &[Predicate<'_>], served: &[(usize, Tightness)]) {
+    // Of each conjunct: how many parts it has, whether one is within `$elemMatch`, and the loosest of its tightnesses.
     let total = predicates.iter().map(|p| p.conjunct + 1).max().unwrap_or(0);
-    for conjunct in 0..total {
-        let parts: Vec<&Predicate<'_>> = predicates.iter().filter(|p| p.conjunct == conjunct).collect();
-        let [part] = &parts[..] else { continue };
-        if part.group.is_some() {
-            continue;
-        }
-        match served.iter().filter(|(c, _)| *c == conjunct).map(|(_, tight)| *tight).max() {
-            Some(Tightness::Exact) => out.exact.push(conjunct),
-            Some(Tightness::Covered) => out.covered.push(conjunct),
+    let mut conjuncts = vec![(0, false, None); total];
+    for part in predicates {
+        let (parts, grouped, _) = &mut conjuncts[part.conjunct];
+        *parts += 1;
+        *grouped |= part.group.is_some();
+    }
+    for (conjunct, tight) in served {
+        let (_, _, loosest) = &mut conjuncts[*conjunct];
+        *loosest = (*loosest).max(Some(*tight));
+    }
+    for (conjunct, found) in conjuncts.into_iter().enumerate() {
+        match found {
+            (1, false, Some(Tightness::Exact)) => out.exact.push(conjunct),
+            (1, false, Some(Tightness::Covered)) => out.covered.push(conjunct),
             _ => {}
         }
     }

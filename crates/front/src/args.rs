@@ -9,6 +9,8 @@ mod convert;
 pub(crate) use convert::wrong_type;
 pub use convert::{Array, FromValue, Loose, NonNegative, exact_i64, in_range, safe_i64};
 
+use std::collections::HashSet;
+
 use sheaf_bson::{Element, RawDoc, Value};
 use sheaf_errors::{Code, Error, Result, bail};
 use sheaf_wire::Sequence;
@@ -19,6 +21,9 @@ pub type Fields<'a> = Vec<(Element<'a>, bool)>;
 
 /// Most commands have fewer fields than that.
 pub const FEW_FIELDS: usize = 8;
+
+/// More than any command knows.
+const MANY_FIELDS: usize = 64;
 
 /// The fields of one command, except those that every command shares (dispatch has taken those).
 pub struct Args<'a> {
@@ -45,11 +50,17 @@ impl<'a> Args<'a> {
         sequences: &'a [Sequence<'a>],
     ) -> Result<Self> {
         let mut lengths = Lengths::default();
+        // Where there are many, each is not compared with each.
+        let mut names = (fields.len() > MANY_FIELDS).then(|| HashSet::with_capacity(fields.len()));
         for (at, (field, _)) in fields.iter().enumerate() {
             let key = field.key_bytes();
-            let twice = lengths.has(key.len())
-                && fields[..at].iter().any(|(other, _)| other.key_bytes() == key)
-                || sequences.iter().any(|sequence| sequence.name.as_bytes() == key);
+            let before = match &mut names {
+                Some(names) => !names.insert(key),
+                None => {
+                    lengths.has(key.len()) && fields[..at].iter().any(|(other, _)| other.key_bytes() == key)
+                }
+            };
+            let twice = before || sequences.iter().any(|sequence| sequence.name.as_bytes() == key);
             if twice {
                 bail!(40413, "BSON field '{command}.{}' is a duplicate field", field.key());
             }

@@ -48,7 +48,9 @@ enum Fields {
 /// What a field can hold that anybody may see.
 #[derive(Clone, Copy)]
 enum Holds {
-    /// A name: a text, or a list of them.
+    /// A name: a text.
+    Name,
+    /// The same, or a list of them.
     Names,
     /// A number or a flag.
     Number,
@@ -93,8 +95,8 @@ fn fields(command: &str) -> Fields {
         ]),
         "logout" => Fields::Only(&[("logout", Holds::Number)]),
         "createUser" | "updateUser" => Fields::Only(&[
-            ("createUser", Holds::Names),
-            ("updateUser", Holds::Names),
+            ("createUser", Holds::Name),
+            ("updateUser", Holds::Name),
             ("customData", Holds::Anything),
             ("roles", ROLE),
             ("digestPassword", Holds::Number),
@@ -102,14 +104,14 @@ fn fields(command: &str) -> Fields {
             ("authenticationRestrictions", RESTRICTIONS),
         ]),
         "dropUser" | "grantRolesToUser" | "revokeRolesFromUser" => Fields::Only(&[
-            ("dropUser", Holds::Names),
-            ("grantRolesToUser", Holds::Names),
-            ("revokeRolesFromUser", Holds::Names),
+            ("dropUser", Holds::Name),
+            ("grantRolesToUser", Holds::Name),
+            ("revokeRolesFromUser", Holds::Name),
             ("roles", ROLE),
         ]),
         "createRole" | "updateRole" => Fields::Only(&[
-            ("createRole", Holds::Names),
-            ("updateRole", Holds::Names),
+            ("createRole", Holds::Name),
+            ("updateRole", Holds::Name),
             ("roles", ROLE),
             ("privileges", Holds::Privileges),
             ("authenticationRestrictions", RESTRICTIONS),
@@ -206,7 +208,7 @@ impl Holds {
     fn soundly(self, value: Value<'_>) -> bool {
         match (self, value) {
             (Holds::Anything, _) | (_, Value::Null) => true,
-            (Holds::Number, Value::Document(_) | Value::Array(_)) => false,
+            (Holds::Number, Value::Document(_) | Value::Array(_)) | (Holds::Name, Value::Array(_)) => false,
             (_, Value::Bool(_)) => true,
             (_, value) if value.as_f64().is_some() => true,
             (Holds::Number, _) => false,
@@ -214,7 +216,7 @@ impl Holds {
                 list.values().all(|value| !matches!(value, Value::Array(_)) && self.soundly(value))
             }
             (Holds::Mechanisms, value) => value.as_str().is_some_and(|name| MECHANISMS.contains(&name)),
-            (Holds::Names, value) => value.as_str().is_some(),
+            (Holds::Name | Holds::Names, value) => value.as_str().is_some(),
             (Holds::Parts(names), Value::Document(part)) => {
                 part.iter().all(|field| names.contains(&field.key()) && Holds::Names.soundly(field.value()))
             }
@@ -408,6 +410,7 @@ mod tests {
         hides(&doc! { "explain": { "createUser": { "pwd": "secret" }, "comment": "seen" } });
         for command in ["createUser", "updateUser"] {
             hides(&doc! { (command): { "user": "x", "pwd": "secret" }, "comment": "seen" });
+            hides(&doc! { (command): ["x", "secret"], "comment": "seen" });
             hides(&doc! { (command): "seen", "roles": [{ "role": "read", "db": "x", "pwd": "secret" }] });
             hides(&doc! { (command): "seen", "roles": [{ "role": { "pwd": "secret" } }] });
             hides(&doc! { (command): "seen", "roles": { "pwd": "secret" } });

@@ -36,6 +36,14 @@ fn parts_have_no_name_of_their_own() {
 fn twice_is_refused() {
     let body = doc! { "find": "c", "limit": 1, "limit": 2 };
     assert_eq!(Args::of_document("find", body.as_raw()).err().unwrap().code().0, 40413);
+    // Of very many, too.
+    let mut body = doc! { "find": "c" };
+    for n in 0..200_000 {
+        body.append(&format!("{n:06}"), n);
+    }
+    assert!(Args::of_document("find", body.as_raw()).is_ok());
+    body.append("000007", 1);
+    assert_eq!(Args::of_document("find", body.as_raw()).err().unwrap().code().0, 40413);
 }
 
 #[test]

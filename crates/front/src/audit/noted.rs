@@ -345,7 +345,9 @@ fn of_command(request: &Request<'_>, result: Code) -> Option<(&'static str, DocB
 
 /// What a command of users and roles is about.
 fn of_access(request: &Request<'_>, name: &str, fields: &[&str]) -> DocBuf {
-    let body = request.body;
+    // What stands at a wrong place may be what must not be shown.
+    let shown = crate::redact::shown(name, request.body);
+    let body = RawDoc::new(&shown);
     let whom = if name.contains("User") && !name.contains("Role") || name.ends_with("User") {
         "user"
     } else {

@@ -1,5 +1,8 @@
 //! What is asked of wildcard indexes: their projection, and what else stands in their key.
 
+use std::collections::BTreeSet;
+use std::ops::Bound;
+
 use sheaf_bson::{RawDoc, Value};
 use sheaf_errors::{Code, Error, Result, bail};
 
@@ -77,12 +80,13 @@ fn check_projection(projection: RawDoc<'_>, everything: bool) -> Result<Paths> {
         );
     }
     let mut paths = Paths::new();
-    collect(projection, "", &mut paths)?;
+    collect(projection, "", &mut paths, &mut Seen::default())?;
     Ok(paths)
 }
 
-fn collect(projection: RawDoc<'_>, prefix: &str, paths: &mut Paths) -> Result<()> {
+fn collect(projection: RawDoc<'_>, prefix: &str, paths: &mut Paths, seen: &mut Seen) -> Result<()> {
     for field in projection.iter() {
+        sheaf_meter::tick(1)?;
         let path =
             if prefix.is_empty() { field.key().to_owned() } else { format!("{prefix}.{}", field.key()) };
         let takes = match field.value() {
@@ -96,7 +100,7 @@ fn collect(projection: RawDoc<'_>, prefix: &str, paths: &mut Paths) -> Result<()
                 return Err(computed(projection));
             }
             Value::Document(inner) => {
-                collect(inner, &path, paths)?;
+                collect(inner, &path, paths, seen)?;
                 continue;
             }
             value if value.is_number() || value.as_bool().is_some() => value.truthy(),
@@ -106,7 +110,7 @@ fn collect(projection: RawDoc<'_>, prefix: &str, paths: &mut Paths) -> Result<()
         if path == "_id" {
             continue;
         }
-        check_collision(&path, paths)?;
+        seen.add(&path)?;
         if let Some((_, before)) = paths.first().filter(|(_, before)| *before != takes) {
             let (kind, place) = if *before { ("exclusion", "inclusion") } else { ("inclusion", "exclusion") };
             let code = if takes { 31253 } else { 31254 };
@@ -127,12 +131,50 @@ fn computed(projection: RawDoc<'_>) -> Error {
     )
 }
 
-fn check_collision(path: &str, paths: &Paths) -> Result<()> {
-    let Some((other, _)) = paths.iter().find(|(other, _)| overlaps(other, path)) else { return Ok(()) };
-    match path.strip_prefix(other.as_str()) {
-        Some(rest) if !rest.is_empty() => {
-            bail!(31249, "Path collision at {path} remaining portion {}", &rest[1..])
+/// Paths that were there before.
+#[derive(Default)]
+struct Seen(BTreeSet<String>);
+
+impl Seen {
+    /// Errors: 31249 and 31250, where one was there that is this path, or stands above or below it.
+    fn add(&mut self, path: &str) -> Result<()> {
+        for (at, _) in path.match_indices('.') {
+            sheaf_meter::tick_for(at)?;
+            if self.0.contains(&path[..at]) {
+                bail!(31249, "Path collision at {path} remaining portion {}", &path[at + 1..]);
+            }
         }
-        _ => bail!(31250, "Path collision at {path}"),
+        let below = format!("{path}.");
+        let next = self.0.range::<str, _>((Bound::Included(below.as_str()), Bound::Unbounded)).next();
+        if next.is_some_and(|next| next.starts_with(&below)) || !self.0.insert(path.to_owned()) {
+            bail!(31250, "Path collision at {path}");
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_collide_with_those_above_and_below_them() {
+        let mut seen = Seen::default();
+        for path in ["a.b", "a.bc", "a!b", "c.d.e", "f"] {
+            seen.add(path).unwrap();
+        }
+        for (path, code, ends) in [
+            ("a.b", 31250, "at a.b"),
+            ("a", 31250, "at a"),
+            ("c.d", 31250, "at c.d"),
+            ("a.b.x.y", 31249, "portion x.y"),
+            ("f.g", 31249, "portion g"),
+        ] {
+            let error = seen.add(path).unwrap_err();
+            assert!(error.code().0 == code && error.message().ends_with(ends), "{path}: {error:?}");
+        }
+        for path in ["a.c", "c.d.f", "ff", "a!c"] {
+            seen.add(path).unwrap();
+        }
     }
 }

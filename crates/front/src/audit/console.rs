@@ -107,10 +107,6 @@ impl Console {
     /// Writes to what this makes, twice: once to write, once to ask whether it takes something.
     ///
     /// Errors: there is no thread.
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "who has an event in it waits for that: as many as there are requests"
-    )]
     pub fn new<O: Output>(open: impl Fn() -> O) -> io::Result<Self> {
         let shared = Arc::new(Shared::default());
         let (out, asked, writer) = (open(), open(), shared.clone());

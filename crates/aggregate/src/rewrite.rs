@@ -68,9 +68,8 @@ impl Slot {
         made[self.kind] = kind;
         let (less, more) = ((self.end - self.start) as i32, value.len() as i32);
         for start in &self.inside {
-            if let Some(length) = made.get_mut(*start..).and_then(|rest| rest.first_chunk_mut::<4>()) {
-                *length = (i32::from_le_bytes(*length) - less + more).to_le_bytes();
-            }
+            let length = made[*start..].first_chunk_mut::<4>().expect("a document begins with its length");
+            *length = (i32::from_le_bytes(*length) - less + more).to_le_bytes();
         }
     }
 }

@@ -247,10 +247,9 @@ impl Known {
     /// Whether this is the same state; it may be told by something else meanwhile.
     #[cold]
     fn is_same(&mut self, now: Option<State>) -> bool {
-        let same = now.filter(|now| now.number == self.state.number);
-        let is_same = same.is_some();
-        self.state = same.unwrap_or_else(|| self.state.clone());
-        is_same
+        let Some(now) = now.filter(|now| now.number == self.state.number) else { return false };
+        self.state = now;
+        true
     }
 
     /// Whether this was allowed: a command is the same here as long as name, database and first element are.

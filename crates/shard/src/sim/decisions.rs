@@ -197,10 +197,18 @@ impl World {
 
     // The shard.
 
+    /// The decisions of a message that a shard looks at: with a planted bug the first one.
+    fn meant<'d>(&self, all: &'d [Decided]) -> &'d [Decided] {
+        match self.mutation {
+            Some(Mutation::FirstForAll) => &all[..1],
+            _ => all,
+        }
+    }
+
     /// A router tells of commits.
     pub(super) fn decide(&mut self, node: usize, from: Address, number: u64, all: Vec<Decided>) {
         let wall = self.wall(self.nodes[node].wall_wrong);
-        for (id, at) in &all {
+        for (id, at) in self.meant(&all) {
             let Some(process) = &mut self.nodes[node].process else { return };
             let now = process.clock.now(wall);
             // Nobody waits for these answers.
@@ -227,7 +235,8 @@ impl World {
         for Batch { from, number, all, .. } in told {
             let Some(process) = &self.nodes[node].process else { return };
             let has = |(id, at): &Decided| matches!(process.shard.rows().get(id), Some(Row::Committed { at: known, .. }) if known == at);
-            let has = all.iter().map(has).collect();
+            let mut has: Vec<bool> = self.meant(&all).iter().map(has).collect();
+            has.resize(all.len(), has.first() == Some(&true));
             self.give_back(node, from, number, Return::Decided(has));
         }
     }
@@ -235,9 +244,10 @@ impl World {
     /// A router asks whether a majority has these.
     pub(super) fn is_decided(&mut self, node: usize, from: Address, number: u64, all: Vec<Decided>) {
         let wall = self.wall(self.nodes[node].wall_wrong);
+        let meant = self.meant(&all).len();
         let Some(process) = &mut self.nodes[node].process else { return };
         let mut left = BTreeMap::new();
-        for (nth, (id, at)) in all.iter().enumerate() {
+        for (nth, (id, at)) in all[..meant].iter().enumerate() {
             let now = process.clock.now(wall);
             let reply = ReplyId(process.next_number());
             left.insert(reply, nth);
@@ -259,7 +269,9 @@ impl World {
             question.has[nth] = *answer == Answer::Committed(question.all[nth].1);
         }
         if question.left.is_empty() {
-            let Question { from, number, has, .. } = process.questions.remove(place);
+            let Question { from, number, mut has, all, .. } = process.questions.remove(place);
+            let first = has[0];
+            has[self.meant(&all).len()..].fill(first);
             self.give_back(node, from, number, Return::Decided(has));
         }
         true

@@ -67,11 +67,13 @@ pub enum Mutation {
     StatementRowsLeft,
     /// A router calls settled what is applied, and does not ask whether majorities have it.
     SettledUnconfirmed,
+    /// A shard commits the first decision of a message, and answers for all of them.
+    FirstForAll,
 }
 
 impl Mutation {
     /// All mutations.
-    pub const ALL: [Mutation; 17] = [
+    pub const ALL: [Mutation; 18] = [
         Mutation::AbortBeforeDurable,
         Mutation::PrepareBeforeDurable,
         Mutation::DecisionBeforeDurable,
@@ -89,6 +91,7 @@ impl Mutation {
         Mutation::ReturnedRangeRemoved,
         Mutation::StatementRowsLeft,
         Mutation::SettledUnconfirmed,
+        Mutation::FirstForAll,
     ];
 
     /// The name on the command line.
@@ -111,6 +114,7 @@ impl Mutation {
             Mutation::ReturnedRangeRemoved => "returned-range-removed",
             Mutation::StatementRowsLeft => "statement-rows-left",
             Mutation::SettledUnconfirmed => "settled-unconfirmed",
+            Mutation::FirstForAll => "first-for-all",
         }
     }
 }

@@ -174,3 +174,9 @@ fn settling_what_is_applied_and_not_confirmed_is_seen() {
     assert!(Plan::of(608).decisions_together);
     is_seen(Mutation::SettledUnconfirmed, 608, "and Aborted");
 }
+
+#[test]
+fn answering_for_all_decisions_of_a_message_by_the_first_is_seen() {
+    assert!(Plan::of(18).decisions_together);
+    is_seen(Mutation::FirstForAll, 18, "and Aborted");
+}

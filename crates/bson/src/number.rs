@@ -187,7 +187,11 @@ pub fn round(value: Value<'_>, place: i32, rounding: Rounding) -> Option<Value<'
                 return Some(integer(n, value.kind()));
             }
             let rounded = Decimal128::from_i64(n).quantize(-place, rounding).to_i64_exact()?;
-            Some(integer(rounded, value.kind()))
+            Some(match value {
+                // MongoDB looks only whether the number became too large, and wraps one that became too small.
+                Value::Int32(_) if rounded <= i64::from(i32::MAX) => Value::Int32(rounded as i32),
+                _ => Value::Int64(rounded),
+            })
         }
         Value::Double(n) if place == 0 || !n.is_finite() => Some(Value::Double(match rounding {
             Rounding::HalfEven => n.round_ties_even(),

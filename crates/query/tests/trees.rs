@@ -89,7 +89,9 @@ fn shapes() -> Vec<Shape> {
         ("nin", filter, |n| doc! { "a": { "$nin": &numbers(n) } }),
         ("all", filter, |n| doc! { "a": { "$all": &numbers(n) } }),
         ("elemMatch", filter, |n| doc! { "a": { "$elemMatch": &fields(n, |_| one(1)) } }),
-        ("long path", filter, |n| DocBuf::new().with(&"a.".repeat(n), 1)),
+        ("long paths", filter, |n| {
+            list("$or", n / 10, |at| DocBuf::new().with(&format!("{}{at}", "a.".repeat(100)), 1))
+        }),
         ("bits", filter, |n| {
             let ones = vec![0xff; n];
             let bits = Value::Binary(Binary { subtype: 0, bytes: &ones });

@@ -1,6 +1,6 @@
 //! Arithmetic: sums, products, powers, roots, logarithms, rounding.
 
-use sheaf_bson::{Rounding, Value, doc, number};
+use sheaf_bson::{Decimal128, Rounding, Type, Value, doc, number};
 use sheaf_errors::{Code, Error, Result, bail};
 
 use super::{convert, show};
@@ -194,28 +194,88 @@ fn add<'a>(v: &[Value<'a>], _: Cx<'a, '_>) -> Result<Value<'a>> {
     {
         return Ok(sum);
     }
-    let mut sum = number::Sum::new();
-    let mut date = None;
+    let mut sum = Adding::default();
+    let mut date: Option<i64> = None;
+    let overflow = || Error::new(Code::OVERFLOW, "date overflow");
     for value in v {
-        match value {
-            Value::DateTime(_) if date.is_some() => {
-                bail!(16612, "only one date allowed in an $add expression")
+        match (value, date) {
+            (Value::DateTime(_), Some(_)) => bail!(16612, "only one date allowed in an $add expression"),
+            (Value::DateTime(millis), None) => {
+                let sum = millis_of(sum.total()).and_then(|before| before.checked_add(*millis));
+                date = Some(sum.ok_or_else(overflow)?);
             }
-            Value::DateTime(millis) => date = Some(*millis),
-            value if value.is_number() => sum.add(*value),
-            value if value.is_nullish() => return Ok(Value::Null),
-            other => bail!(
+            // From the date on each number is rounded to milliseconds by itself.
+            (value, Some(before)) if value.is_number() => {
+                let sum = millis_of(*value).and_then(|more| before.checked_add(more));
+                date = Some(sum.ok_or_else(overflow)?);
+            }
+            (value, None) if value.is_number() => sum.add(*value),
+            (value, _) if value.is_nullish() => return Ok(Value::Null),
+            (other, _) => bail!(
                 Code::TYPE_MISMATCH,
                 "$add only supports numeric or date types, not {}",
                 other.type_name()
             ),
         }
     }
-    match date {
-        None => Ok(sum.total()),
-        Some(date) => {
-            let millis = millis_of(sum.total()).and_then(|more| date.checked_add(more));
-            millis.map(Value::DateTime).ok_or_else(|| Error::new(Code::OVERFLOW, "date overflow in $add"))
+    Ok(date.map_or_else(|| sum.total(), Value::DateTime))
+}
+
+/// The sum of `$add` so far: unlike that of `$sum` it is rounded at each step, and integers that overflow become a double for
+/// good.
+struct Adding {
+    kind: Type,
+    long: i64,
+    double: f64,
+    decimal: Decimal128,
+}
+
+impl Default for Adding {
+    fn default() -> Self {
+        Adding { kind: Type::Int32, long: 0, double: 0.0, decimal: Decimal128::from_i64(0) }
+    }
+}
+
+impl Adding {
+    /// Adds a number.
+    fn add(&mut self, value: Value<'_>) {
+        let before = self.kind;
+        self.kind = number::widest(before, value.kind());
+        match self.kind {
+            Type::Decimal128 => {
+                match before {
+                    Type::Decimal128 => {}
+                    Type::Double => self.decimal = Decimal128::from_f64(self.double),
+                    _ => self.decimal = Decimal128::from_i64(self.long),
+                }
+                let more = number::to_decimal(value).unwrap_or(Decimal128::NAN);
+                self.decimal = self.decimal.add(more);
+            }
+            Type::Double => {
+                if before != Type::Double {
+                    self.double = self.long as f64;
+                }
+                self.double += value.as_f64().unwrap_or(f64::NAN);
+            }
+            _ => {
+                let more = value.as_exact_i64().unwrap_or(0);
+                match self.long.checked_add(more) {
+                    Some(sum) => self.long = sum,
+                    None => {
+                        self.kind = Type::Double;
+                        self.double = self.long as f64 + more as f64;
+                    }
+                }
+            }
+        }
+    }
+
+    fn total(&self) -> Value<'static> {
+        match self.kind {
+            Type::Decimal128 => Value::Decimal128(self.decimal),
+            Type::Double => Value::Double(self.double),
+            Type::Int32 => i32::try_from(self.long).map_or(Value::Int64(self.long), Value::Int32),
+            _ => Value::Int64(self.long),
         }
     }
 }
@@ -261,11 +321,14 @@ fn subtract<'a>(v: &[Value<'a>], _: Cx<'a, '_>) -> Result<Value<'a>> {
 fn round<'a>(name: &str, v: &[Value<'a>], rounding: Rounding) -> Result<Value<'a>> {
     let value = v[0];
     let place = v.get(1).copied().unwrap_or(Value::Int32(0));
-    if value.is_nullish() || place.is_nullish() {
+    if value.is_nullish() {
         return Ok(Value::Null);
     }
     if !value.is_number() {
         bail!(51081, "{name} only supports numeric types, not {}", value.type_name());
+    }
+    if place.is_nullish() {
+        return Ok(Value::Null);
     }
     convert::coerce_i64(place)?;
     let Some(place) = place.as_exact_i64().filter(|n| i32::try_from(*n).is_ok()) else {

@@ -3,11 +3,13 @@
 use std::cmp::Ordering;
 
 use sheaf_bson::{RawDoc, Value, array_in, document_in};
-use sheaf_errors::{Code, Result, bail};
+use sheaf_errors::{Code, Error, Result, bail};
 
 use super::{array_of, build_array, exact_i32, grown, items, show};
-use crate::expr::{Call, Cx};
-use crate::operator::{Arity, Operator, between, binary, lazy, unary};
+use crate::context::ParseCx;
+use crate::expr::{Call, Cx, Expr};
+use crate::operator::{Arity, Operator, State, between, binary, custom, lazy, unary};
+use crate::parse::parse_arguments;
 
 pub(crate) static OPERATORS: &[Operator] = &[
     binary("$arrayElemAt", array_elem_at),
@@ -15,7 +17,7 @@ pub(crate) static OPERATORS: &[Operator] = &[
     unary("$last", |v, _| ends("$last", v[0], false)),
     lazy("$concatArrays", Arity::Any, concat_arrays),
     binary("$in", is_in),
-    between("$indexOfArray", 2, 4, index_of_array),
+    custom("$indexOfArray", parse_index_of_array, index_of_array),
     unary("$isArray", |v, _| Ok(Value::Bool(v[0].as_array().is_some()))),
     between("$range", 2, 3, range),
     unary("$reverseArray", reverse_array),
@@ -95,30 +97,52 @@ fn is_in<'a>(v: &[Value<'a>], cx: Cx<'a, '_>) -> Result<Value<'a>> {
     Ok(Value::Bool(false))
 }
 
-fn index_of_array<'a>(v: &[Value<'a>], cx: Cx<'a, '_>) -> Result<Value<'a>> {
-    if v[0].is_nullish() {
+fn parse_index_of_array(op: &'static Operator, argument: Value<'_>, cx: &mut ParseCx) -> Result<Expr> {
+    let args = parse_arguments(op.name, Arity::Between(2, 4), argument, cx)?;
+    // A constant array is prepared while optimising, and refused there with a number of its own.
+    if let Some(known) = args[0].constant().filter(|_| !super::date_parts::all_known(&args)) {
+        if known.is_nullish() {
+            return Ok(Expr::null());
+        }
+        if known.as_array().is_none() {
+            let message = format!(
+                "First operand of $indexOfArray must be an array. First argument is of type: {}",
+                known.type_name()
+            );
+            cx.fold_failed(Error::location(50809, message));
+        }
+    }
+    Ok(Expr::call(op, args, State::None, cx))
+}
+
+fn index_of_array<'a>(call: &'a Call, cx: Cx<'a, '_>) -> Result<Value<'a>> {
+    let value = call.arg(0, cx)?;
+    if value.is_nullish() {
         return Ok(Value::Null);
     }
-    let Value::Array(array) = v[0] else {
-        bail!(40090, "$indexOfArray requires an array as a first argument, found: {}", v[0].type_name());
+    let Value::Array(array) = value else {
+        bail!(40090, "$indexOfArray requires an array as a first argument, found: {}", value.type_name());
     };
-    let bound = |at: usize, which: &str, default: usize| match v.get(at) {
-        None => Ok(default),
-        Some(value) => match exact_i32(*value) {
+    cx.env.spend_for(array.len())?;
+    let bound = |at: usize, which: &str, default: usize| {
+        let Some(arg) = call.args.get(at) else { return Ok(default) };
+        let value = arg.value(cx)?;
+        match exact_i32(value) {
             Some(n) if n >= 0 => Ok(n as usize),
             Some(n) => bail!(9711601, "$indexOfArray requires a nonnegative {which} index, found: {n}"),
             None => bail!(
                 9711600,
                 "$indexOfArray requires an integral {which} index, found a value of type: {}, with value: \"{}\"",
                 value.type_name(),
-                show(*value)
+                show(value)
             ),
-        },
+        }
     };
     let start = bound(2, "starting", 0)?;
     let end = bound(3, "ending", usize::MAX)?;
+    let wanted = call.arg(1, cx)?;
     for (at, item) in array.values().enumerate().take(end).skip(start) {
-        if cx.try_compare(item, v[1])? == Ordering::Equal {
+        if cx.try_compare(item, wanted)? == Ordering::Equal {
             return Ok(Value::Int32(at as i32));
         }
     }

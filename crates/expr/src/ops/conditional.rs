@@ -1,7 +1,7 @@
 //! `$cond`, `$ifNull`, `$switch`.
 
 use sheaf_bson::{Bump, Value, array_in, document_in};
-use sheaf_errors::{Result, bail};
+use sheaf_errors::{Error, Result, bail};
 
 use crate::context::ParseCx;
 use crate::expr::{Call, Cx, Expr};
@@ -79,14 +79,15 @@ fn parse_switch(op: &'static Operator, argument: Value<'_>, cx: &mut ParseCx) ->
             ("branches", Value::Array(branches)) => {
                 let mut decided = false;
                 for branch in branches.values() {
-                    // Behind a case that is known to be true nothing is optimised, so nothing can fail there.
-                    let (before, hidden) =
-                        if decided { (cx.swap_fold_error(None), true) } else { (None, false) };
-                    let (case, then) = parse_branch(branch, cx)?;
-                    if hidden {
-                        cx.swap_fold_error(before);
+                    let ((case, failed_case), (then, failed_then)) = parse_branch(branch, cx)?;
+                    let known = case.constant().map(|value| value.truthy());
+                    // Behind a case that is known to be true nothing is optimised, and what a case that is known to be
+                    // false leads to is not either, so nothing can fail there.
+                    if !decided {
+                        let then = failed_then.filter(|_| known != Some(false));
+                        failed_case.into_iter().chain(then).for_each(|error| cx.fold_failed(error));
                     }
-                    decided |= case.constant().is_some_and(|value| value.truthy());
+                    decided |= known == Some(true);
                     args.push(case);
                     args.push(then);
                 }
@@ -127,7 +128,7 @@ fn prune_switch(
         Some(default) if kept.is_empty() => return Ok(default),
         Some(default) => kept.push(default),
         None if kept.is_empty() => {
-            cx.fold_failed(sheaf_errors::Error::location(
+            cx.fold_failed(Error::location(
                 40069,
                 "Cannot execute a switch statement where all the cases evaluate to false without a default.",
             ));
@@ -138,15 +139,26 @@ fn prune_switch(
     Ok(Expr::unfolded(op, kept, State::None))
 }
 
-fn parse_branch(branch: Value<'_>, cx: &mut ParseCx) -> Result<(Expr, Expr)> {
+/// An expression, and how folding its constants failed.
+type Folded = (Expr, Option<Error>);
+
+/// Parses an expression whose failure to fold may not count.
+fn parse_apart(value: Value<'_>, cx: &mut ParseCx) -> Result<Folded> {
+    let before = cx.swap_fold_error(None);
+    let expr = Expr::parse(value, cx)?;
+    let failed = cx.swap_fold_error(before);
+    Ok((expr, failed))
+}
+
+fn parse_branch(branch: Value<'_>, cx: &mut ParseCx) -> Result<(Folded, Folded)> {
     let Value::Document(doc) = branch else {
         bail!(40062, "$switch expected each branch to be an object, found: {}", branch.type_name());
     };
     let (mut case, mut then) = (None, None);
     for element in doc.iter() {
         match element.key() {
-            "case" => case = Some(Expr::parse(element.value(), cx)?),
-            "then" => then = Some(Expr::parse(element.value(), cx)?),
+            "case" => case = Some(parse_apart(element.value(), cx)?),
+            "then" => then = Some(parse_apart(element.value(), cx)?),
             other => bail!(40063, "$switch found an unknown argument to a branch: {other}"),
         }
     }

@@ -56,8 +56,8 @@ fn parse_to_type(op: &'static Operator, argument: Value<'_>, cx: &mut ParseCx) -
 /// What a conversion makes.
 struct Target<'a> {
     kind: Type,
-    /// Of binary data.
-    subtype: u8,
+    /// Of binary data; looked at only where that is made.
+    subtype: Value<'a>,
     /// How binary data is written as text; `None` if it was not said.
     format: Option<&'a str>,
     big_endian: bool,
@@ -69,7 +69,7 @@ fn shorthand<'a>(call: &'a Call, cx: Cx<'a, '_>, kind: Type) -> Result<Value<'a>
         return Ok(Value::Null);
     }
     let uuid = kind == Type::Binary;
-    let (subtype, format) = if uuid { (4, "uuid") } else { (0, "auto") };
+    let (subtype, format) = if uuid { (Value::Int32(4), "uuid") } else { (Value::Missing, "auto") };
     convert_to(input, &Target { kind, subtype, format: Some(format), big_endian: false }, cx)
 }
 
@@ -85,7 +85,7 @@ fn convert<'a>(call: &'a Call, cx: Cx<'a, '_>) -> Result<Value<'a>> {
         return if call.has(5) { call.arg(5, cx) } else { Ok(Value::Null) };
     }
     let Some(kind) = kind else { return Ok(Value::Null) };
-    let Some(target) = target_of(kind, subtype, call, cx)? else { return Ok(Value::Null) };
+    let target = target_of(kind, subtype, call, cx)?;
     match convert_to(input, &target, cx) {
         // A date that has no text fails with a code of its own, and counts as a failure too.
         Err(error) if call.has(4) && matches!(error.code(), Code::CONVERSION_FAILURE | Code(18537)) => {
@@ -95,13 +95,8 @@ fn convert<'a>(call: &'a Call, cx: Cx<'a, '_>) -> Result<Value<'a>> {
     }
 }
 
-/// Reads `subtype`, `format` and `byteOrder`; `None` if the subtype is null.
-fn target_of<'a>(
-    kind: Type,
-    subtype: Value<'a>,
-    call: &'a Call,
-    cx: Cx<'a, '_>,
-) -> Result<Option<Target<'a>>> {
+/// Reads `format` and `byteOrder`.
+fn target_of<'a>(kind: Type, subtype: Value<'a>, call: &'a Call, cx: Cx<'a, '_>) -> Result<Target<'a>> {
     let format = match call.arg(2, cx)? {
         Value::String(format) => Some(format),
         value if value.is_nullish() => None,
@@ -121,8 +116,7 @@ fn target_of<'a>(
             bail!(9130001, "$convert requires that 'byteOrder' be a string, found: {}", other.type_name())
         }
     };
-    let Some(subtype) = target_subtype(subtype)? else { return Ok(None) };
-    Ok(Some(Target { kind, subtype, format, big_endian }))
+    Ok(Target { kind, subtype, format, big_endian })
 }
 
 fn target_type(value: Value<'_>) -> Result<Option<Type>> {
@@ -150,13 +144,12 @@ fn target_type(value: Value<'_>) -> Result<Option<Type>> {
     }
 }
 
-fn target_subtype(value: Value<'_>) -> Result<Option<u8>> {
+fn target_subtype(value: Value<'_>) -> Result<u8> {
     match value {
-        Value::Missing => Ok(Some(0)),
-        value if value.is_nullish() => Ok(None),
+        Value::Missing => Ok(0),
         value if value.is_number() => match exact_i32(value) {
             None => bail!(4341106, "In $convert, numeric 'subtype' argument is not an integer"),
-            Some(n) if (0..=9).contains(&n) || (128..=255).contains(&n) => Ok(Some(n as u8)),
+            Some(n) if (0..=9).contains(&n) || (128..=255).contains(&n) => Ok(n as u8),
             Some(n) => bail!(
                 4341107,
                 "In $convert, numeric value for 'subtype' does not correspond to a BinData type: {n}"
@@ -426,32 +419,35 @@ fn to_date<'a>(value: Value<'a>, target: &Target<'_>) -> Result<Value<'a>> {
 }
 
 fn to_binary<'a>(value: Value<'a>, target: &Target<'_>, cx: Cx<'a, '_>) -> Result<Value<'a>> {
+    // What cannot be converted at all is refused before the subtype is looked at.
+    match value {
+        Value::String(_) if target.format.is_none() => return Err(missing_format(value, Type::Binary)),
+        Value::String(_) | Value::Binary(_) | Value::Int32(_) | Value::Int64(_) | Value::Double(_) => {}
+        other => return Err(unsupported(other, target.kind)),
+    }
+    let subtype = target_subtype(target.subtype)?;
     let bytes = match value {
-        Value::String(text) => match target.format {
-            Some(format) => binary::from_text(text, format, target.subtype)?,
-            None => return Err(missing_format(value, Type::Binary)),
-        },
-        Value::Binary(bytes) if bytes.subtype == target.subtype => return Ok(value),
+        Value::String(text) => binary::from_text(text, target.format.unwrap_or(""), subtype)?,
+        Value::Binary(bytes) if bytes.subtype == subtype => return Ok(value),
         Value::Binary(bytes) => {
             return Err(failure(format!(
-                "Conversions between different binData subtypes are not supported: {} to {}",
-                bytes.subtype, target.subtype
+                "Conversions between different binData subtypes are not supported: {} to {subtype}",
+                bytes.subtype
             )));
         }
-        Value::Int32(n) => binary::ordered(n.to_le_bytes().to_vec(), target.big_endian),
         Value::Int64(n) => binary::ordered(n.to_le_bytes().to_vec(), target.big_endian),
         Value::Double(n) => binary::ordered(n.to_le_bytes().to_vec(), target.big_endian),
-        other => return Err(unsupported(other, target.kind)),
+        other => binary::ordered(exact_i32(other).unwrap_or(0).to_le_bytes().to_vec(), target.big_endian),
     };
-    let bytes = match target.subtype {
+    let bytes = match subtype {
         // The old binary subtype repeats its length inside.
         2 => [&(bytes.len() as i32).to_le_bytes()[..], &bytes].concat(),
         _ => bytes,
     };
-    Ok(Value::Binary(Binary { subtype: target.subtype, bytes: cx.env.arena().alloc_slice_copy(&bytes) }))
+    Ok(Value::Binary(Binary { subtype, bytes: cx.env.arena().alloc_slice_copy(&bytes) }))
 }
 
-/// A double in C's `%.16g`, which is how MongoDB prints it.
+/// A double in the fewest digits that tell it from its neighbours, which is how MongoDB prints it.
 pub(super) fn double_text(n: f64) -> String {
     if n.is_nan() {
         return "NaN".to_owned();
@@ -459,7 +455,7 @@ pub(super) fn double_text(n: f64) -> String {
     if n.is_infinite() {
         return if n > 0.0 { "Infinity" } else { "-Infinity" }.to_owned();
     }
-    digits_text(n, 16)
+    plain_or_scientific(n, &format!("{n:e}"), 16)
 }
 
 /// A double in six digits, as the operators print it that take any value for a string.
@@ -475,11 +471,16 @@ pub(super) fn short_double_text(n: f64) -> String {
 
 /// C's `%g` with this many digits, of a finite number.
 fn digits_text(n: f64, precision: usize) -> String {
-    let scientific = format!("{n:.*e}", precision - 1);
-    let (digits, exponent) = scientific.split_once('e').unwrap_or((&scientific, "0"));
+    plain_or_scientific(n, &format!("{n:.*e}", precision - 1), precision as i32)
+}
+
+/// A number whose digits are known, without an exponent if that is above -5 and below `limit`.
+fn plain_or_scientific(n: f64, scientific: &str, limit: i32) -> String {
+    let (digits, exponent) = scientific.split_once('e').unwrap_or((scientific, "0"));
     let exponent: i32 = exponent.parse().unwrap_or(0);
-    if (-4..precision as i32).contains(&exponent) {
-        let plain = format!("{n:.*}", (precision as i32 - 1 - exponent).max(0) as usize);
+    if (-4..limit).contains(&exponent) {
+        let places = digits.split_once('.').map_or(0, |(_, fraction)| fraction.len()) as i32;
+        let plain = format!("{n:.*}", (places - exponent).max(0) as usize);
         return if plain.contains('.') { trim_zeros(&plain).to_owned() } else { plain };
     }
     let sign = if exponent < 0 { '-' } else { '+' };

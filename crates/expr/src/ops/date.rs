@@ -5,17 +5,31 @@ use std::fmt::Write;
 use sheaf_bson::Value;
 use sheaf_errors::{Code, Result, bail};
 
-use super::date_parts::zone_of;
+use super::date_parts::{known_zone, serialize_named, zone_of};
 use super::show;
+use crate::context::ParseCx;
 use crate::date_text::{self, Parsed};
-use crate::expr::{Call, Cx};
-use crate::operator::{Named, Operator, named};
+use crate::expr::{Call, Cx, Expr};
+use crate::operator::{Named, Operator, State, custom};
+use crate::parse::parse_named;
 use crate::time::{self, Civil, Zone};
 
 pub(crate) static OPERATORS: &[Operator] = &[
-    named("$dateToString", &TO_STRING, date_to_string),
-    named("$dateFromString", &FROM_STRING, date_from_string),
+    custom("$dateToString", |op, argument, cx| parse(op, &TO_STRING, argument, cx), date_to_string)
+        .serialized(|call, arena| serialize_named(&TO_STRING, call, arena)),
+    custom("$dateFromString", |op, argument, cx| parse(op, &FROM_STRING, argument, cx), date_from_string)
+        .serialized(|call, arena| serialize_named(&FROM_STRING, call, arena)),
 ];
+
+/// Where the time zone stands in both.
+const ZONE: usize = 2;
+
+fn parse(op: &'static Operator, spec: &'static Named, argument: Value<'_>, cx: &mut ParseCx) -> Result<Expr> {
+    let args = parse_named(op.name, spec, argument, cx)?;
+    // A null zone is left to the evaluation, where what `onNull` says comes first.
+    known_zone(op, &args, ZONE, cx);
+    Ok(Expr::call(op, args, State::None, cx))
+}
 
 static TO_STRING: Named = Named {
     fields: &[("date", 18628), ("format", 0), ("timezone", 0), ("onNull", 0)],
@@ -53,10 +67,11 @@ fn date_to_string<'a>(call: &'a Call, cx: Cx<'a, '_>) -> Result<Value<'a>> {
             show(other)
         ),
     };
-    let Some(zone) = zone_of(call, 2, cx)? else { return Ok(Value::Null) };
+    let zone = zone_of(call, ZONE, cx)?;
     if date.is_nullish() {
         return optional(call, 3, cx);
     }
+    let Some(zone) = zone else { return Ok(Value::Null) };
     let format = match format {
         Some(format) => format,
         None if call.has(1) => return Ok(Value::Null),
@@ -137,7 +152,6 @@ pub(super) fn standard_text(date: i64) -> Result<String> {
 
 fn date_from_string<'a>(call: &'a Call, cx: Cx<'a, '_>) -> Result<Value<'a>> {
     let text = call.arg(0, cx)?;
-    let zone = zone_of(call, 2, cx)?;
     let format = match optional(call, 1, cx)? {
         Value::String(format) => {
             date_text::check_format(format)?;
@@ -151,14 +165,16 @@ fn date_from_string<'a>(call: &'a Call, cx: Cx<'a, '_>) -> Result<Value<'a>> {
             show(other)
         ),
     };
+    let zone = zone_of(call, ZONE, cx)?;
     if text.is_nullish() {
         return optional(call, 3, cx);
     }
-    let Some(zone) = zone else { return Ok(Value::Null) };
-    if call.has(1) && format.is_none() {
+    // What is no string fails before a null zone or format counts.
+    let null = zone.is_none() || (call.has(1) && format.is_none());
+    if null && text.as_str().is_some() {
         return Ok(Value::Null);
     }
-    let given = if call.has(2) { Some(zone) } else { None };
+    let given = if call.has(ZONE) { zone } else { None };
     match parse_date(text, format, given) {
         Ok(date) => Ok(Value::DateTime(date)),
         Err(error) if error.code() == Code::CONVERSION_FAILURE && call.has(4) => call.arg(4, cx),

@@ -6,7 +6,8 @@ use sheaf_errors::{Code, Result, bail};
 use super::show;
 use crate::context::ParseCx;
 use crate::expr::{Call, Cx, Expr};
-use crate::operator::{Named, Operator, State, custom, named};
+use crate::operator::{Named, Operator, State, custom};
+use crate::parse::parse_named;
 use crate::time::{self, Civil, Zone};
 
 pub(crate) static OPERATORS: &[Operator] = &[
@@ -26,7 +27,8 @@ pub(crate) static OPERATORS: &[Operator] = &[
     part("$isoWeekYear", |call, cx| {
         Ok(civil_of(call, cx)?.map_or(Value::Null, |civil| Value::Int64(civil.iso_week().0)))
     }),
-    named("$dateToParts", &TO_PARTS, date_to_parts),
+    custom("$dateToParts", parse_to_parts, date_to_parts)
+        .serialized(|call, arena| serialize_named(&TO_PARTS, call, arena)),
     custom("$dateFromParts", parse_from_parts, date_from_parts).serialized(serialize_from_parts),
 ];
 
@@ -63,7 +65,46 @@ fn parse_part(op: &'static Operator, argument: Value<'_>, cx: &mut ParseCx) -> R
         },
         other => (Expr::parse(other, cx)?, Expr::absent()),
     };
-    Ok(Expr::call(op, vec![date, timezone], State::None, cx))
+    let args = vec![date, timezone];
+    known_zone(op, &args, 1, cx);
+    Ok(Expr::call(op, args, State::None, cx))
+}
+
+/// Whether no argument is left to the document.
+pub(super) fn all_known(args: &[Expr]) -> bool {
+    args.iter().all(|arg| arg.constant().is_some() || arg.is_absent())
+}
+
+/// Looks at a time zone that is known while other arguments are not: one that does not exist is refused then, whatever the
+/// documents hold. Tells whether it is null.
+pub(super) fn known_zone(op: &Operator, args: &[Expr], at: usize, cx: &mut ParseCx) -> bool {
+    let Some(zone) = args[at].constant().filter(|_| !all_known(args)) else { return false };
+    match Zone::of_value(op.name, zone) {
+        Ok(zone) => zone.is_none(),
+        Err(error) => {
+            cx.fold_failed(error);
+            false
+        }
+    }
+}
+
+/// Prints the arguments that were given.
+pub(super) fn serialize_named<'a>(spec: &Named, call: &'a Call, arena: &'a Bump) -> Value<'a> {
+    Value::Document(document_in(arena, |out| {
+        for ((name, _), arg) in spec.fields.iter().zip(&call.args) {
+            if !arg.is_absent() {
+                out.append(name, arg.serialize(arena));
+            }
+        }
+    }))
+}
+
+fn parse_to_parts(op: &'static Operator, argument: Value<'_>, cx: &mut ParseCx) -> Result<Expr> {
+    let args = parse_named(op.name, &TO_PARTS, argument, cx)?;
+    if known_zone(op, &args, 1, cx) {
+        return Ok(Expr::null());
+    }
+    Ok(Expr::call(op, args, State::None, cx))
 }
 
 fn serialize_part<'a>(call: &'a Call, arena: &'a Bump) -> Value<'a> {
@@ -87,11 +128,8 @@ fn civil_of<'a>(call: &'a Call, cx: Cx<'a, '_>) -> Result<Option<Civil>> {
     if date.is_nullish() {
         return Ok(None);
     }
-    let zone = zone_of(call, 1, cx)?;
-    match zone {
-        None => Ok(None),
-        Some(zone) => Ok(Some(zone.civil(time::require_date(date)?))),
-    }
+    let date = time::require_date(date)?;
+    Ok(zone_of(call, 1, cx)?.map(|zone| zone.civil(date)))
 }
 
 fn int_part<'a>(call: &'a Call, cx: Cx<'a, '_>, get: impl FnOnce(&Civil) -> i64) -> Result<Value<'a>> {
@@ -100,14 +138,16 @@ fn int_part<'a>(call: &'a Call, cx: Cx<'a, '_>, get: impl FnOnce(&Civil) -> i64)
 
 fn date_to_parts<'a>(call: &'a Call, cx: Cx<'a, '_>) -> Result<Value<'a>> {
     let date = call.arg(0, cx)?;
-    let zone = zone_of(call, 1, cx)?;
+    let Some(zone) = zone_of(call, 1, cx)? else { return Ok(Value::Null) };
     let iso = match call.arg(2, cx)? {
         _ if !call.has(2) => false,
         Value::Bool(iso) => iso,
         value if value.is_nullish() => return Ok(Value::Null),
         other => bail!(40521, "iso8601 must evaluate to a bool, found {}", other.type_name()),
     };
-    let Some(zone) = zone.filter(|_| !date.is_nullish()) else { return Ok(Value::Null) };
+    if date.is_nullish() {
+        return Ok(Value::Null);
+    }
     let c = zone.civil(time::require_date(date)?);
     Ok(Value::Document(document_in(cx.env.arena(), |out| {
         if iso {
@@ -139,6 +179,9 @@ const FROM_PARTS: [&str; 11] = [
     "timezone",
 ];
 
+/// Where the time zone stands in [`FROM_PARTS`].
+const ZONE: usize = 10;
+
 /// Arguments: in the order of [`FROM_PARTS`].
 fn parse_from_parts(op: &'static Operator, argument: Value<'_>, cx: &mut ParseCx) -> Result<Expr> {
     let Value::Document(doc) = argument else {
@@ -160,6 +203,9 @@ fn parse_from_parts(op: &'static Operator, argument: Value<'_>, cx: &mut ParseCx
     }
     if has(7) && (has(1) || has(2)) {
         bail!(40525, "$dateFromParts does not allow mixing ISO dates with natural dates");
+    }
+    if known_zone(op, &args, ZONE, cx) {
+        return Ok(Expr::null());
     }
     Ok(Expr::call(op, args, State::None, cx))
 }
@@ -183,12 +229,19 @@ fn part_value<'a>(call: &'a Call, at: usize, default: i64, cx: Cx<'a, '_>) -> Re
     if value.is_nullish() {
         return Ok(None);
     }
+    let name = FROM_PARTS[at];
     match value.as_exact_i64() {
-        Some(n) => Ok(Some(n)),
+        // Seconds and milliseconds may be many, and the year has bounds of its own; the parts between them are bounded.
+        Some(n) if matches!(at, 0 | 5 | 6 | 7) || i16::try_from(n).is_ok() => Ok(Some(n)),
+        Some(n) => {
+            bail!(
+                31034,
+                "'{name}' must evaluate to a value in the range [-32768, 32767]; value {n} is not in range"
+            )
+        }
         None => bail!(
             40515,
-            "'{}' must evaluate to an integer, found {} with value {}",
-            FROM_PARTS[at],
+            "'{name}' must evaluate to an integer, found {} with value {}",
             value.type_name(),
             show(value)
         ),
@@ -196,33 +249,31 @@ fn part_value<'a>(call: &'a Call, at: usize, default: i64, cx: Cx<'a, '_>) -> Re
 }
 
 fn date_from_parts<'a>(call: &'a Call, cx: Cx<'a, '_>) -> Result<Value<'a>> {
-    let Some(zone) = zone_of(call, 10, cx)? else { return Ok(Value::Null) };
     let iso = call.has(7);
-    // Year, then the two parts below it, by the calendar that is used.
     let first = if iso { 7 } else { 0 };
+    // The time of day comes first, then the zone, then the day: which of several errors is told, or null, depends on it.
     let mut parts = [0; 7];
-    for (at, part) in parts.iter_mut().enumerate() {
-        let argument = if at < 3 { first + at } else { at };
-        let default = if at < 3 { 1 } else { 0 };
-        match part_value(call, argument, default, cx)? {
-            Some(n) => *part = n,
+    for at in [3, 4, 5, 6] {
+        match part_value(call, at, 0, cx)? {
+            Some(n) => parts[at] = n,
             None => return Ok(Value::Null),
         }
-        if at == 0 && !(1..=9999).contains(part) {
-            bail!(
-                40523,
-                "'{}' must evaluate to an integer in the range 1 to 9999, found {part}",
-                FROM_PARTS[argument]
-            );
+    }
+    let Some(zone) = zone_of(call, ZONE, cx)? else { return Ok(Value::Null) };
+    for at in [0, 1, 2] {
+        match part_value(call, first + at, 1, cx)? {
+            Some(n) => parts[at] = n,
+            None => return Ok(Value::Null),
         }
-        // Seconds and milliseconds may be many; the parts above them are bounded.
-        if (1..5).contains(&at) && i16::try_from(*part).is_err() {
-            bail!(
-                Code(31034),
-                "'{}' must evaluate to a value in the range [-32768, 32767]; value {part} is not in range",
-                FROM_PARTS[argument]
-            );
-        }
+    }
+    if !(1..=9999).contains(&parts[0]) {
+        let code = Code(if iso { 31095 } else { 40523 });
+        bail!(
+            code,
+            "'{}' must evaluate to an integer in the range 1 to 9999, found {}",
+            FROM_PARTS[first],
+            parts[0]
+        );
     }
     let [year, month, day, hour, minute, second, millis] = parts;
     let time_of_day = Civil { year: 1970, month: 1, day: 1, hour, minute, second, millis }.to_millis();

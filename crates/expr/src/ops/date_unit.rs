@@ -4,17 +4,27 @@ use sheaf_bson::Value;
 use sheaf_bson::calendar::days_from_civil;
 use sheaf_errors::{Code, Result, bail};
 
-use super::date_parts::zone_of;
+use super::date_parts::{all_known, known_zone, serialize_named, zone_of};
 use super::show;
-use crate::expr::{Call, Cx};
-use crate::operator::{Named, Operator, named};
+use crate::context::ParseCx;
+use crate::expr::{Call, Cx, Expr};
+use crate::operator::{Named, Operator, State, custom};
+use crate::parse::parse_named;
 use crate::time::{self, Civil, MILLIS_PER_DAY, MILLIS_PER_HOUR, MILLIS_PER_MINUTE, MILLIS_PER_SECOND, Zone};
 
 pub(crate) static OPERATORS: &[Operator] = &[
-    named("$dateAdd", &ADD, |call, cx| date_add(call, cx, 1)),
-    named("$dateSubtract", &ADD, |call, cx| date_add(call, cx, -1)),
-    named("$dateDiff", &DIFF, date_diff),
-    named("$dateTrunc", &TRUNC, date_trunc),
+    custom("$dateAdd", |op, argument, cx| parse(op, &ADD, argument, cx), |call, cx| date_add(call, cx, 1))
+        .serialized(|call, arena| serialize_named(&ADD, call, arena)),
+    custom(
+        "$dateSubtract",
+        |op, argument, cx| parse(op, &ADD, argument, cx),
+        |call, cx| date_add(call, cx, -1),
+    )
+    .serialized(|call, arena| serialize_named(&ADD, call, arena)),
+    custom("$dateDiff", |op, argument, cx| parse(op, &DIFF, argument, cx), date_diff)
+        .serialized(|call, arena| serialize_named(&DIFF, call, arena)),
+    custom("$dateTrunc", |op, argument, cx| parse(op, &TRUNC, argument, cx), date_trunc)
+        .serialized(|call, arena| serialize_named(&TRUNC, call, arena)),
 ];
 
 static ADD: Named = Named {
@@ -40,6 +50,47 @@ static TRUNC: Named = Named {
     not_object: 5439007,
     unknown: 5439008,
 };
+
+fn parse(op: &'static Operator, spec: &'static Named, argument: Value<'_>, cx: &mut ParseCx) -> Result<Expr> {
+    let args = parse_named(op.name, spec, argument, cx)?;
+    match known_null(op, spec, &args, cx) {
+        Ok(true) => return Ok(Expr::null()),
+        Ok(false) => {}
+        Err(error) => cx.fold_failed(error),
+    }
+    Ok(Expr::call(op, args, State::None, cx))
+}
+
+/// Looks at the arguments that are known while others are not, as MongoDB does while it optimises: what is wrong with them is
+/// found whatever the documents hold, and a null makes the whole null before the dates are looked at.
+fn known_null(op: &Operator, spec: &Named, args: &[Expr], cx: &mut ParseCx) -> Result<bool> {
+    if all_known(args) {
+        return Ok(false);
+    }
+    let known = |name: &str| {
+        let at = spec.fields.iter().position(|(field, _)| *field == name)?;
+        args[at].constant()
+    };
+    if let Some(unit) = known("unit") {
+        if unit.is_nullish() {
+            return Ok(true);
+        }
+        unit_of(op.name, unit)?;
+    }
+    if let Some(day) = known("startOfWeek")
+        && first_day(op.name, day)?.is_none()
+    {
+        return Ok(true);
+    }
+    let zone = spec.fields.iter().position(|(field, _)| *field == "timezone");
+    if zone.is_some_and(|at| known_zone(op, args, at, cx)) {
+        return Ok(true);
+    }
+    match known("binSize") {
+        Some(size) => Ok(bin_size(size)?.is_none()),
+        None => Ok(false),
+    }
+}
 
 /// A unit of time, by its name in MongoDB.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -108,22 +159,22 @@ impl Unit {
 
 fn date_add<'a>(call: &'a Call, cx: Cx<'a, '_>, sign: i64) -> Result<Value<'a>> {
     let name = call.op.name;
-    let (start, unit, amount) = (call.arg(0, cx)?, call.arg(1, cx)?, call.arg(2, cx)?);
-    let zone_null = call.has(3) && call.arg(3, cx)?.is_nullish();
-    if start.is_nullish() || unit.is_nullish() || amount.is_nullish() || zone_null {
+    let (start, unit) = (call.arg(0, cx)?, call.arg(1, cx)?);
+    if start.is_nullish() || unit.is_nullish() {
         return Ok(Value::Null);
     }
+    let unit = unit_of(name, unit)?;
+    let amount = call.arg(2, cx)?;
+    if amount.is_nullish() {
+        return Ok(Value::Null);
+    }
+    let Some(zone) = zone_of(call, 3, cx)? else { return Ok(Value::Null) };
     let Some(start) = time::date_of(start) else {
         bail!(5166403, "{name} requires startDate to be convertible to a date");
     };
-    if !matches!(unit, Value::String(_)) {
-        bail!(5166404, "{name} expects string defining the time unit");
-    }
-    let unit = unit_of(name, unit)?;
     let Some(amount) = amount.as_exact_i64() else {
         bail!(5166405, "{name} expects integer amount of time units");
     };
-    let Some(zone) = zone_of(call, 3, cx)? else { return Ok(Value::Null) };
     if sign < 0 && amount == i64::MIN {
         bail!(6045000, "invalid $dateSubtract 'amount' parameter value: {amount}");
     }
@@ -176,8 +227,12 @@ fn start_of_week<'a>(call: &'a Call, at: usize, unit: Unit, cx: Cx<'a, '_>) -> R
     if unit != Unit::Week || !call.has(at) {
         return Ok(Some(6));
     }
-    let name = call.op.name;
-    let text = match call.arg(at, cx)? {
+    first_day(call.op.name, call.arg(at, cx)?)
+}
+
+/// A day of the week as days after Monday; `None` for null.
+fn first_day(name: &str, value: Value<'_>) -> Result<Option<i64>> {
+    let text = match value {
         Value::String(text) => text,
         value if value.is_nullish() => return Ok(None),
         other => {
@@ -197,18 +252,17 @@ fn start_of_week<'a>(call: &'a Call, at: usize, unit: Unit, cx: Cx<'a, '_>) -> R
 
 fn date_diff<'a>(call: &'a Call, cx: Cx<'a, '_>) -> Result<Value<'a>> {
     let (start, end, unit) = (call.arg(0, cx)?, call.arg(1, cx)?, call.arg(2, cx)?);
-    let zone_null = call.has(3) && call.arg(3, cx)?.is_nullish();
-    if start.is_nullish() || end.is_nullish() || unit.is_nullish() || zone_null {
+    if start.is_nullish() || end.is_nullish() || unit.is_nullish() {
         return Ok(Value::Null);
     }
+    let unit = unit_of("$dateDiff", unit)?;
+    let Some(first_day) = start_of_week(call, 4, unit, cx)? else { return Ok(Value::Null) };
+    let Some(zone) = zone_of(call, 3, cx)? else { return Ok(Value::Null) };
     let date = |value: Value<'_>, which: &str| match time::date_of(value) {
         Some(date) => Ok(date),
         None => bail!(5166307, "$dateDiff requires '{which}' to be a date, but got {}", value.type_name()),
     };
     let (start, end) = (date(start, "startDate")?, date(end, "endDate")?);
-    let unit = unit_of("$dateDiff", unit)?;
-    let Some(first_day) = start_of_week(call, 4, unit, cx)? else { return Ok(Value::Null) };
-    let Some(zone) = zone_of(call, 3, cx)? else { return Ok(Value::Null) };
     let between = |count: &dyn Fn(i64) -> i64| count(end) - count(start);
     let difference = match unit {
         Unit::Year => between(&|at| zone.civil(at).year),
@@ -233,35 +287,40 @@ fn date_diff<'a>(call: &'a Call, cx: Cx<'a, '_>) -> Result<Value<'a>> {
     Ok(Value::Int64(difference))
 }
 
+/// The argument `binSize`; `None` for null.
+fn bin_size(value: Value<'_>) -> Result<Option<i64>> {
+    match value.as_exact_i64() {
+        _ if value.is_nullish() => Ok(None),
+        Some(n) if n > 0 => Ok(Some(n)),
+        Some(n) => {
+            bail!(5439018, "$dateTrunc requires 'binSize' to be greater than 0, but got value {n}")
+        }
+        None => bail!(
+            5439017,
+            "$dateTrunc requires 'binSize' to be a 64-bit integer, but got value '{}' of type {}",
+            show(value),
+            value.type_name()
+        ),
+    }
+}
+
 fn date_trunc<'a>(call: &'a Call, cx: Cx<'a, '_>) -> Result<Value<'a>> {
-    let (date, unit) = (call.arg(0, cx)?, call.arg(1, cx)?);
-    let bin = call.arg(2, cx)?;
-    let zone_null = call.has(3) && call.arg(3, cx)?.is_nullish();
-    if date.is_nullish() || unit.is_nullish() || (call.has(2) && bin.is_nullish()) || zone_null {
+    let date = call.arg(0, cx)?;
+    if date.is_nullish() {
         return Ok(Value::Null);
     }
-    let Some(date) = time::date_of(date) else {
-        bail!(5166307, "$dateTrunc requires 'date' to be a date, but got {}", date.type_name());
-    };
-    let bin = if !call.has(2) {
-        1
-    } else {
-        match bin.as_exact_i64() {
-            Some(n) if n > 0 => n,
-            Some(n) => {
-                bail!(5439018, "$dateTrunc requires 'binSize' to be greater than 0, but got value {n}")
-            }
-            None => bail!(
-                5439017,
-                "$dateTrunc requires 'binSize' to be a 64-bit integer, but got value '{}' of type {}",
-                show(bin),
-                bin.type_name()
-            ),
-        }
-    };
+    let bin = if call.has(2) { bin_size(call.arg(2, cx)?)? } else { Some(1) };
+    let Some(bin) = bin else { return Ok(Value::Null) };
+    let unit = call.arg(1, cx)?;
+    if unit.is_nullish() {
+        return Ok(Value::Null);
+    }
     let unit = unit_of("$dateTrunc", unit)?;
     let Some(first_day) = start_of_week(call, 4, unit, cx)? else { return Ok(Value::Null) };
     let Some(zone) = zone_of(call, 3, cx)? else { return Ok(Value::Null) };
+    let Some(date) = time::date_of(date) else {
+        bail!(5166307, "$dateTrunc requires 'date' to be a date, but got {}", date.type_name());
+    };
     match truncate(date, unit, bin, first_day, &zone) {
         Some(date) => Ok(Value::DateTime(date)),
         None if unit.months().is_some() => {

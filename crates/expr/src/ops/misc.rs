@@ -33,7 +33,6 @@ const METADATA: &[&str] = &[
     "vectorSearchScore",
     "score",
     "scoreDetails",
-    "stream",
 ];
 
 fn parse_rand(op: &'static Operator, argument: Value<'_>, cx: &mut ParseCx) -> Result<Expr> {
@@ -61,6 +60,9 @@ fn parse_meta(op: &'static Operator, argument: Value<'_>, _: &mut ParseCx) -> Re
     let Value::String(name) = argument else {
         bail!(17307, "$meta only supports string arguments");
     };
+    if name == "stream" {
+        bail!(9692105, "Unsupported argument to $meta: {name}");
+    }
     match METADATA.iter().find(|known| **known == name) {
         Some(known) => Ok(Expr::unfolded(op, Vec::new(), State::Metadata(known))),
         None => bail!(17308, "Unsupported argument to $meta: {name}"),

@@ -10,11 +10,14 @@ use crate::operator::{Named, Operator, named};
 static FIELDS: Named =
     Named { fields: &[("n", 5787906), ("input", 5787907)], not_object: 5787801, unknown: 5787901 };
 
+static EXTREMES: Named =
+    Named { fields: &[("n", 5787906), ("input", 5787907)], not_object: 5787900, unknown: 5787901 };
+
 pub(crate) static OPERATORS: &[Operator] = &[
     named("$firstN", &FIELDS, |call, cx| select(call, cx, Which::First)),
     named("$lastN", &FIELDS, |call, cx| select(call, cx, Which::Last)),
-    named("$maxN", &FIELDS, |call, cx| select(call, cx, Which::Max)),
-    named("$minN", &FIELDS, |call, cx| select(call, cx, Which::Min)),
+    named("$maxN", &EXTREMES, |call, cx| select(call, cx, Which::Max)),
+    named("$minN", &EXTREMES, |call, cx| select(call, cx, Which::Min)),
 ];
 
 #[derive(Clone, Copy, PartialEq)]

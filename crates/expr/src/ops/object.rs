@@ -61,12 +61,6 @@ fn parse_get_field(op: &'static Operator, argument: Value<'_>, cx: &mut ParseCx)
                 bail!(3041703, "$getField requires 'input' to be specified");
             }
         }
-        Value::Array(array) => match (array.values().next(), array.count()) {
-            (Some(only), 1) => field = Some(Expr::parse(only, cx)?),
-            (_, count) => {
-                bail!(16020, "Expression $getField takes exactly 1 arguments. {count} were passed in.")
-            }
-        },
         other => field = Some(Expr::parse(other, cx)?),
     }
     let field = field.unwrap_or(Expr::null());

@@ -84,23 +84,29 @@ fn parse(op: &'static Operator, argument: Value<'_>, cx: &mut ParseCx) -> Result
 
 /// Compiles what the arguments `regex` and `options` say; `None` for a null pattern.
 fn compile(name: &str, regex: Value<'_>, options: Value<'_>) -> Result<Option<Pattern>> {
-    let options = match options {
-        Value::String(options) => options,
-        value if value.is_nullish() => "",
+    if !(matches!(regex, Value::String(_) | Value::Regex(_)) || regex.is_nullish()) {
+        bail!(51105, "{name} needs 'regex' to be of type string or regex");
+    }
+    let given = match options {
+        Value::String(options) => Some(options),
+        value if value.is_nullish() => None,
         _ => bail!(51106, "{name} needs 'options' to be of type string"),
     };
+    let options = given.unwrap_or("");
     match regex {
         Value::String(pattern) => Pattern::compile(name, pattern, options).map(Some),
         Value::Regex(regex) => {
             // Flags of the literal that nobody knows count for nothing.
             let flags: String = regex.options.chars().filter(|flag| "imsx".contains(*flag)).collect();
-            if !flags.is_empty() && !options.is_empty() {
+            if !flags.is_empty() && given.is_some() {
                 bail!(51107, "{name} found regex option(s) specified in both 'regex' and 'option' fields");
             }
-            Pattern::compile(name, regex.pattern, if options.is_empty() { &flags } else { options }).map(Some)
+            Pattern::compile(name, regex.pattern, given.unwrap_or(&flags)).map(Some)
         }
-        value if value.is_nullish() => Ok(None),
-        _ => bail!(51105, "{name} needs 'regex' to be of type string or regex"),
+        _ if options.contains('\0') => {
+            bail!(51110, "{name}: regular expression options cannot contain an embedded null byte")
+        }
+        _ => Ok(None),
     }
 }
 
@@ -183,34 +189,6 @@ fn describe<S: sheaf_bson::Sink>(
             None => captures.push(Value::Null),
         };
     }
-}
-
-/// `$split` by a pattern: the parts between matches, with what groups caught between them.
-pub(super) fn split<'a>(pattern: &Pattern, text: &'a str, cx: Cx<'a, '_>) -> Result<Value<'a>> {
-    let (mut kept, mut from) = (0, 0);
-    build_array(cx, |out| {
-        while from <= text.len()
-            && let Some(at) = pattern.0.captures_at(text, from)?
-        {
-            let (start, end) = at.get(0).unwrap_or((from, from));
-            if start == end && (start == text.len() || start == kept) {
-                // An empty match parts nothing at the edges.
-                from = next_char(text, end);
-                continue;
-            }
-            out.push(&text[kept..start]);
-            grown(cx, out.size())?;
-            for group in 1..at.len() {
-                if let Some((start, end)) = at.get(group) {
-                    out.push(&text[start..end]);
-                }
-            }
-            kept = end;
-            from = if end > start { end } else { next_char(text, end) };
-        }
-        out.push(&text[kept..]);
-        Ok(())
-    })
 }
 
 fn serialize<'a>(call: &'a Call, arena: &'a Bump) -> Value<'a> {

@@ -18,7 +18,7 @@ pub(crate) static OPERATORS: &[Operator] = &[
     binary("$setDifference", set_difference),
     custom("$setEquals", parse_set_equals, set_equals),
     lazy("$setIntersection", Arity::Any, set_intersection),
-    binary("$setIsSubset", set_is_subset),
+    custom("$setIsSubset", parse_set_is_subset, set_is_subset),
     lazy("$setUnion", Arity::Any, set_union),
 ];
 
@@ -186,28 +186,39 @@ fn set_intersection<'a>(call: &'a Call, cx: Cx<'a, '_>) -> Result<Value<'a>> {
                 common.truncate(kept);
             }
         }
-        if common.as_ref().is_some_and(|common| common.is_empty()) {
-            break;
-        }
     }
     array_of(common.iter().flatten().copied(), cx)
 }
 
-fn set_is_subset<'a>(v: &[Value<'a>], cx: Cx<'a, '_>) -> Result<Value<'a>> {
-    let Value::Array(left) = v[0] else {
+fn parse_set_is_subset(op: &'static Operator, argument: Value<'_>, cx: &mut ParseCx) -> Result<Expr> {
+    let args = parse_arguments(op.name, Arity::Exactly(2), argument, cx)?;
+    // A constant that is no array is found while optimising, with a number of its own, if the other operand is unknown.
+    if let (None, Some(known)) = (args[0].constant(), args[1].constant())
+        && known.as_array().is_none()
+    {
+        cx.fold_failed(Error::location(17311, not_second_array(known)));
+    }
+    Ok(Expr::call(op, args, State::None, cx))
+}
+
+fn not_second_array(value: Value<'_>) -> String {
+    format!("both operands of $setIsSubset must be arrays. Second argument is of type: {}", value.type_name())
+}
+
+fn set_is_subset<'a>(call: &'a Call, cx: Cx<'a, '_>) -> Result<Value<'a>> {
+    let value = call.arg(0, cx)?;
+    let Value::Array(left) = value else {
         bail!(
             17046,
             "both operands of $setIsSubset must be arrays. First argument is of type: {}",
-            v[0].type_name()
+            value.type_name()
         );
     };
-    let Value::Array(right) = v[1] else {
-        bail!(
-            17042,
-            "both operands of $setIsSubset must be arrays. Second argument is of type: {}",
-            v[1].type_name()
-        );
+    let value = call.arg(1, cx)?;
+    let Value::Array(right) = value else {
+        return Err(Error::location(17042, not_second_array(value)));
     };
+    cx.env.spend_for(left.len())?;
     let right = sorted(right, cx)?;
     for item in left.values() {
         if !contains(&right, item, cx)? {

@@ -3,7 +3,7 @@
 use sheaf_bson::Value;
 use sheaf_errors::{Result, bail};
 
-use super::{Pattern, array_of, check_length, exact_i32, regex, show};
+use super::{array_of, check_length, exact_i32, show};
 use crate::expr::{Call, Cx};
 use crate::operator::{Arity, Named, Operator, between, binary, lazy, named, unary};
 
@@ -129,55 +129,28 @@ fn index_of_cp<'a>(v: &[Value<'a>], _: Cx<'a, '_>) -> Result<Value<'a>> {
     Ok(Value::Int32(index.map_or(-1, |index| index as i32)))
 }
 
-/// What `$replaceOne`, `$replaceAll` and `$split` look for.
-enum Needle<'a> {
-    Text(&'a str),
-    Regex(Pattern),
-}
-
-impl<'a> Needle<'a> {
-    fn of(name: &str, value: Value<'a>) -> Result<Option<Needle<'a>>> {
-        match value {
-            Value::String(text) => Ok(Some(Needle::Text(text))),
-            Value::Regex(regex) => {
-                Ok(Some(Needle::Regex(Pattern::compile(name, regex.pattern, regex.options)?)))
-            }
-            _ => Ok(None),
-        }
-    }
-
-    /// The first place at or after `from`, as a byte range.
-    fn find(&self, text: &str, from: usize) -> Result<Option<(usize, usize)>> {
-        match self {
-            Needle::Text(wanted) => {
-                Ok(text[from..].find(wanted).map(|at| (from + at, from + at + wanted.len())))
-            }
-            Needle::Regex(pattern) => pattern.find_at(text, from),
-        }
-    }
-}
-
 fn replace<'a>(call: &'a Call, cx: Cx<'a, '_>, all: bool) -> Result<Value<'a>> {
     let name = call.op.name;
     let (input, find, replacement) = (call.arg(0, cx)?, call.arg(1, cx)?, call.arg(2, cx)?);
-    if !input.is_nullish() && input.as_str().is_none() {
+    let is_text = |value: Value<'_>| value.is_nullish() || value.as_str().is_some();
+    if !is_text(input) {
         bail!(10503904, "{name} requires that 'input' be a string, found: {}", show(input));
     }
-    // Only `$replaceAll` looks for regular expressions.
-    let needle = Needle::of(name, find)?.filter(|needle| all || matches!(needle, Needle::Text(_)));
-    if !find.is_nullish() && needle.is_none() {
-        let kinds = if all { "a string or a regex" } else { "a string" };
-        bail!(10503901, "{name} requires that 'find' be {kinds}, found: {}", show(find));
+    // Regular expressions are of versions after 8.2.
+    if !is_text(find) {
+        bail!(10503901, "{name} requires that 'find' be a string, found: {}", show(find));
     }
-    if !replacement.is_nullish() && replacement.as_str().is_none() {
+    if !is_text(replacement) {
         bail!(10503902, "{name} requires that 'replacement' be a string, found: {}", show(replacement));
     }
-    let (Value::String(text), Some(needle), Value::String(replacement)) = (input, needle, replacement) else {
+    let (Value::String(text), Value::String(find), Value::String(replacement)) = (input, find, replacement)
+    else {
         return Ok(Value::Null);
     };
     let mut out = bumpalo::collections::String::new_in(cx.env.arena());
     let (mut copied, mut from) = (0, 0);
-    while let Some((start, end)) = needle.find(text, from)? {
+    while let Some(at) = text[from..].find(find) {
+        let (start, end) = (from + at, from + at + find.len());
         cx.env.spend_for(end - copied.min(end))?;
         out.push_str(&text[copied..start]);
         out.push_str(replacement);
@@ -213,13 +186,10 @@ fn split<'a>(v: &[Value<'a>], cx: Cx<'a, '_>) -> Result<Value<'a>> {
     match v[1] {
         Value::String("") => bail!(40087, "$split requires a non-empty separator"),
         Value::String(separator) => array_of(text.split(separator).map(Value::String), cx),
-        Value::Regex(pattern) => {
-            let pattern = Pattern::compile("$split", pattern.pattern, pattern.options)?;
-            regex::split(&pattern, text, cx)
-        }
+        // Regular expressions are of versions after 8.2.
         other => bail!(
             10503900,
-            "$split requires an expression that evaluates to a string or regex as a second argument, found: {}",
+            "$split requires an expression that evaluates to a string as a second argument, found: {}",
             other.type_name()
         ),
     }

@@ -74,12 +74,18 @@ fn bounded<'a>(
 
 fn atan2<'a>(v: &[Value<'a>], _: Cx<'a, '_>) -> Result<Value<'a>> {
     let (y, x) = (v[0], v[1]);
-    if y.is_nullish() || x.is_nullish() {
+    // Each is looked at by itself: what is wrong with the first comes before a null that is the second.
+    if y.is_nullish() {
         return Ok(Value::Null);
     }
-    let (Some(a), Some(b)) = (y.as_f64(), x.as_f64()) else {
-        let (which, bad) = if y.is_number() { ("second", x) } else { ("first", y) };
-        bail!(51044, "$atan2 only supports numeric types, not {} as its {which} argument", bad.type_name());
+    let Some(a) = y.as_f64() else {
+        bail!(51044, "$atan2 only supports numeric types, not {}", y.type_name());
+    };
+    if x.is_nullish() {
+        return Ok(Value::Null);
+    }
+    let Some(b) = x.as_f64() else {
+        bail!(51045, "$atan2 only supports numeric types, not {}", x.type_name());
     };
     let decimal = matches!(y, Value::Decimal128(_)) || matches!(x, Value::Decimal128(_));
     Ok(match (number::to_decimal(y), number::to_decimal(x)) {

@@ -14,6 +14,7 @@ pub(crate) static OPERATORS: &[Operator] = &[
     custom("$let", parse_let, eval_let).serialized(serialize_let),
     custom("$literal", parse_literal, never),
     custom("$const", parse_literal, never),
+    custom("$expr", parse_parenthesis, never),
     custom("$map", parse_map, map).serialized(|call, arena| serialize_loop(call, &["input", "in"], arena)),
     custom("$filter", parse_filter, filter)
         .serialized(|call, arena| serialize_loop(call, &["input", "cond", "limit"], arena)),
@@ -24,6 +25,11 @@ pub(crate) static OPERATORS: &[Operator] = &[
 fn parse_literal(_: &'static Operator, argument: Value<'_>, _: &mut ParseCx) -> Result<Expr> {
     crate::parse::check_literal(argument)?;
     Ok(Expr::literal(argument))
+}
+
+/// `{$expr: e}` is `e`: a filter's `$expr` may be written around its parts too.
+fn parse_parenthesis(_: &'static Operator, argument: Value<'_>, cx: &mut ParseCx) -> Result<Expr> {
+    Expr::parse(argument, cx)
 }
 
 /// For operators that parse to something else than a call.
@@ -183,6 +189,10 @@ fn filter<'a>(call: &'a Call, cx: Cx<'a, '_>) -> Result<Value<'a>> {
         value if value.is_nullish() => return Ok(Value::Null),
         other => bail!(28651, "input to $filter must be an array not {}", other.type_name()),
     };
+    // Of nothing nothing is taken, whatever the limit.
+    if input.is_empty() {
+        return Ok(Value::Array(input));
+    }
     let mut left = match call.arg(2, cx)? {
         value if value.is_nullish() => usize::MAX,
         value => match value.as_exact_i64().and_then(|n| i32::try_from(n).ok()) {

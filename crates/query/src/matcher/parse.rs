@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use sheaf_bson::{Bump, Element, RawDoc, Type, Value};
+use sheaf_bson::{Bump, Element, MAX_STORED_DEPTH, RawDoc, Type, Value};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_expr::{Expr, ParseCx};
 use sheaf_geo::{Kind, Near, Predicate};
@@ -35,6 +35,8 @@ struct Parser<'p> {
 pub enum Features {
     /// All of them: the filters of commands.
     All,
+    /// All but `$expr`, as it says nothing that a new document could be made of: the filters of upserts.
+    Upsert,
     /// All but those that order by distance: `$match`, where `$geoNear` does that.
     Pipeline,
     /// `$expr` and `$jsonSchema`, but none that asks for an index or for JavaScript: validators.
@@ -207,6 +209,9 @@ impl Parser<'_> {
                 parts.extend(self.pathless(name, element)?);
                 continue;
             }
+            if name.bytes().filter(|byte| *byte == b'.').count() >= MAX_STORED_DEPTH {
+                bail!(5729100, "FieldPath is too long");
+            }
             match element.value() {
                 Value::Document(doc) if is_operators(doc, false) => self.operators(name, doc, &mut parts)?,
                 value => parts.push(parse_equality(name, value)?),
@@ -233,7 +238,7 @@ impl Parser<'_> {
             "$comment" => return Ok(None),
             "$expr" => {
                 self.check_top(name)?;
-                self.check_allowed(name, Code::QUERY_FEATURE_NOT_ALLOWED, Features::Validator)?;
+                self.check_expr(name)?;
                 self.cx
                     .set_validator(matches!(self.features, Features::Validator | Features::LoggedValidator));
                 let expr = Expr::parse(value, self.cx);
@@ -242,12 +247,11 @@ impl Parser<'_> {
             }
             "$sampleRate" => {
                 self.check_top(name)?;
-                self.check_allowed(name, Code::QUERY_FEATURE_NOT_ALLOWED, Features::Validator)?;
+                self.check_expr(name)?;
                 self.sample_rate(value)?
             }
             "$jsonSchema" => {
                 self.check_allowed(name, Code::QUERY_FEATURE_NOT_ALLOWED, Features::Validator)?;
-                self.check_top(name)?;
                 let Value::Document(schema) = value else {
                     bail!(Code::TYPE_MISMATCH, "$jsonSchema must be an object");
                 };
@@ -301,7 +305,7 @@ impl Parser<'_> {
     /// Checks that the filter may have an operator; `least` is the least permission that allows it.
     fn check_allowed(&self, name: &str, code: Code, least: Features) -> Result<()> {
         let allowed = match self.features {
-            Features::All | Features::Pipeline => true,
+            Features::All | Features::Upsert | Features::Pipeline => true,
             Features::Validator | Features::LoggedValidator => least == Features::Validator,
             Features::None => false,
         };
@@ -309,6 +313,17 @@ impl Parser<'_> {
             bail!(code, "{name} is not allowed in this context");
         }
         Ok(())
+    }
+
+    /// Checks that the filter may have an expression.
+    fn check_expr(&self, name: &str) -> Result<()> {
+        if self.features == Features::Upsert {
+            bail!(
+                Code::QUERY_FEATURE_NOT_ALLOWED,
+                "$expr is not allowed in the query predicate for an upsert"
+            );
+        }
+        self.check_allowed(name, Code::QUERY_FEATURE_NOT_ALLOWED, Features::Validator)
     }
 
     fn branches(&mut self, name: &str, value: Value<'_>) -> Result<Vec<MatchExpr>> {
@@ -383,7 +398,7 @@ impl Parser<'_> {
         if !is_near {
             return Ok(None);
         }
-        if self.features != Features::All {
+        if !matches!(self.features, Features::All | Features::Upsert) {
             bail!(5626500, "$geoNear, $near, and $nearSphere are not allowed in this context");
         }
         self.nears += 1;
@@ -470,7 +485,9 @@ impl Parser<'_> {
         } else {
             for value in array.values() {
                 match value {
-                    Value::Document(doc) if is_operators(doc, false) => {
+                    Value::Document(doc)
+                        if doc.iter().next().is_some_and(|first| is_path_operator(first.key())) =>
+                    {
                         bail!(Code::BAD_VALUE, "no $ expressions in $all")
                     }
                     value => parts.push(parse_equality(path, value)?),

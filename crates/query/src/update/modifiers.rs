@@ -129,21 +129,27 @@ impl Modifiers {
 
     fn add_rename(&mut self, argument: Element<'_>) -> Result<()> {
         let source = argument.key();
+        self.add_path(source)?;
+        let slot = self.renames.len();
+        self.root.insert(source, Op::RenameFrom(slot))?;
+        let text = || sheaf_bson::element_text(source, argument.value());
         let Value::String(target) = argument.value() else {
-            bail!(
-                Code::BAD_VALUE,
-                "The 'to' field for $rename must be a string: {}",
-                sheaf_bson::element_text(source, argument.value())
-            );
+            bail!(Code::BAD_VALUE, "The 'to' field for $rename must be a string: {}", text());
         };
+        self.add_path(target)?;
         if target.contains('\0') {
             bail!(9867600, "The 'to' field for $rename cannot contain an embedded null byte");
         }
         if source == target {
+            bail!(Code::BAD_VALUE, "The source and target field for $rename must differ: {}", text());
+        }
+        let above =
+            |upper: &str, lower: &str| lower.strip_prefix(upper).is_some_and(|rest| rest.starts_with('.'));
+        if above(source, target) || above(target, source) {
             bail!(
                 Code::BAD_VALUE,
-                "The source and target field for $rename must differ: {}",
-                sheaf_bson::element_text(source, argument.value())
+                "The source and target field for $rename must not be on the same path: {}",
+                text()
             );
         }
         for (path, which) in [(source, "source"), (target, "destination")] {
@@ -151,13 +157,9 @@ impl Modifiers {
                 bail!(Code::BAD_VALUE, "The {which} field for $rename may not be dynamic: {path}");
             }
         }
-        self.add_path(source)?;
-        self.add_path(target)?;
-        let slot = self.renames.len();
         sheaf_meter::grow(2 * size_of::<String>() + name_bytes(source) + name_bytes(target))?;
         self.renames.push((source.to_owned(), target.to_owned()));
-        self.root.insert(target, Op::RenameTo(slot))?;
-        self.root.insert(source, Op::RenameFrom(slot))
+        self.root.insert(target, Op::RenameTo(slot))
     }
 
     /// The path that touches `_id`, for the message that it must not.

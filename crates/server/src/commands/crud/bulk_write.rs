@@ -25,7 +25,7 @@ pub use explained::{Only, OnlyMeasured};
 
 use outcomes::{Done, Totals, recorded_done};
 
-use super::query::{collated_cx, first_batch, parse_filter, set_sort};
+use super::query::{collated_cx, first_batch, parse_filter, parse_update_filter, set_sort};
 use super::update::array_filters;
 use super::writes::{
     WriteFields, check_count, check_writable_in, collection_for_write, is_stale, refuse_view, with_cx,
@@ -513,7 +513,7 @@ impl UpdateOp<'_> {
             cx.declare_constant(constant.key(), constant.value())?;
         }
         let mut query = Query { hint: Hint::parse(self.hint)?, collator, ..Query::default() };
-        query.matcher = Some(Arc::new(parse_filter(Some(self.filter), &mut cx)?));
+        query.matcher = Some(Arc::new(parse_update_filter(Some(self.filter), self.upsert, &mut cx)?));
         // What its constants come to is found out when it meets a document.
         let update = Modification::parse(self.update, &self.array_filters, &mut cx)?;
         if self.multi && update.is_replacement() {

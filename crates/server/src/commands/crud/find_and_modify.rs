@@ -18,7 +18,7 @@ use sheaf_query::update::Update as Modification;
 use sheaf_storage::{Collection, Uuid, Write};
 
 use super::find::only_id;
-use super::query::{collated_cx, for_update, parse_filter, set_sort};
+use super::query::{collated_cx, for_update, parse_filter, parse_update_filter, set_sort};
 use super::update::array_filters;
 use super::writes::{
     Bypass, check_writable, collection_for_write, refuse_view, statement_id, with_cx, with_writer,
@@ -306,7 +306,7 @@ impl<'a> FindAndModify<'a> {
         let mut cx = for_update(op, self.parse_cx(op)?);
         let collator = cx.collator().cloned();
         let mut query = Query { hint: Hint::parse(self.hint)?, collator, ..Query::default() };
-        query.matcher = Some(Arc::new(parse_filter(self.query, &mut cx)?));
+        query.matcher = Some(Arc::new(parse_update_filter(self.query, self.upsert, &mut cx)?));
         set_sort(&mut query, self.sort)?;
         if self.remove {
             return Ok(OneChange::Remove(Delete { query, multi: false }));

@@ -9,7 +9,7 @@ use sheaf_exec::plan::Query;
 use sheaf_exec::plan::query::Hint;
 use sheaf_exec::run::{Executor, Reads};
 use sheaf_expr::ParseCx;
-use sheaf_query::matcher::Matcher;
+use sheaf_query::matcher::{Features, Matcher};
 use sheaf_query::sort::FindSort;
 use sheaf_rows::{Cx, Limits, Operator};
 
@@ -50,7 +50,16 @@ pub fn for_update(op: &Operation<'_>, cx: ParseCx) -> ParseCx {
 
 /// Parses a filter of a command that is not a pipeline.
 pub fn parse_filter(filter: Option<RawDoc<'_>>, cx: &mut ParseCx) -> Result<Matcher> {
-    let matcher = Matcher::parse(filter.unwrap_or(RawDoc::EMPTY), cx)?;
+    parse_with(filter, Features::All, cx)
+}
+
+/// Parses an update's filter.
+pub fn parse_update_filter(filter: Option<RawDoc<'_>>, upsert: bool, cx: &mut ParseCx) -> Result<Matcher> {
+    parse_with(filter, if upsert { Features::Upsert } else { Features::All }, cx)
+}
+
+fn parse_with(filter: Option<RawDoc<'_>>, features: Features, cx: &mut ParseCx) -> Result<Matcher> {
+    let matcher = Matcher::parse_with(filter.unwrap_or(RawDoc::EMPTY), features, cx)?;
     cx.finish_as("Failed to optimize expression")?;
     Ok(matcher)
 }

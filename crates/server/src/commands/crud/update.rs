@@ -16,7 +16,7 @@ use sheaf_query::update::Update as Modification;
 use sheaf_storage::Write;
 
 use super::find::only_id;
-use super::query::{collated_cx, for_update, parse_filter, set_sort};
+use super::query::{collated_cx, for_update, parse_update_filter, set_sort};
 use super::writes::{
     StatementOutcomes, WriteFields, check_count, check_writable, collection_for_write, refuse_view, with_cx,
     with_writer,
@@ -349,7 +349,7 @@ impl<'a> UpdateOne<'a> {
         }
         let collator = cx.collator().cloned();
         let mut query = Query { hint: Hint::parse(self.hint)?, collator, ..Query::default() };
-        query.matcher = Some(Arc::new(parse_filter(Some(self.q), &mut cx)?));
+        query.matcher = Some(Arc::new(parse_update_filter(Some(self.q), self.upsert, &mut cx)?));
         // What its constants come to is found out when it meets a document.
         let update = Modification::parse(self.u, &self.array_filters, &mut cx)?;
         if self.multi && update.is_replacement() {

@@ -282,7 +282,7 @@ impl Directory {
             let page = crate::directory::first_batch(self.run("config", &command, true, go_on)?.as_raw());
             let bytes: usize = page.iter().map(|chunk| chunk.as_raw().len()).sum();
             for chunk in &page {
-                let chunk = chunk_of(&described.pattern, chunk.as_raw())?;
+                let chunk = fitting(&described.pattern, chunk.as_raw())?;
                 last = last.max(Some(chunk.lastmod));
                 newest.take(chunk);
             }
@@ -393,6 +393,20 @@ pub fn chunk_of(pattern: &KeyPattern, chunk: RawDoc<'_>) -> Result<Chunk> {
     Ok(Chunk { min: bound("min")?, max: bound("max")?, lastmod, history })
 }
 
+/// The same of a chunk that was read after the collection's entry.
+///
+/// Errors: `ConflictingOperationInProgress`, if it has another key than the entry: `refineCollectionShardKey` has changed both between the two
+/// reads.
+fn fitting(pattern: &KeyPattern, chunk: RawDoc<'_>) -> Result<Chunk> {
+    chunk_of(pattern, chunk).map_err(|error| match error.code() {
+        Code::BAD_VALUE => {
+            let text = format!("the collection's chunks do not fit its shard key: {}", error.message());
+            Error::new(Code::CONFLICTING_OPERATION_IN_PROGRESS, text)
+        }
+        _ => error,
+    })
+}
+
 fn no_field(chunk: RawDoc<'_>, field: &str) -> Error {
     let chunk = sheaf_bson::document_text(chunk);
     Error::new(Code::NO_SUCH_KEY, format!("a chunk has no {field} that can be used: {chunk}"))
@@ -439,6 +453,21 @@ mod tests {
         assert_eq!(chunk.shard().as_str(), "s0");
         assert_eq!(chunk.history[0].since, ClusterTime::from_bits(Timestamp::new(7, 0).0));
         assert!(chunk_of(&pattern(), doc! { "min": { "a": 1 }, "max": { "b": 1 } }.as_raw()).is_err());
+    }
+
+    #[test]
+    fn a_chunk_of_a_key_refined_since_is_read_again_with_its_entry() {
+        let refined = doc! {
+            "min": { "a": Value::MinKey, "b": Value::MinKey }, "max": { "a": Value::MaxKey, "b": Value::MaxKey },
+            "shard": "s0", "lastmod": Value::Timestamp(Timestamp::new(2, 0))
+        };
+        let longer = KeyPattern::parse(doc! { "a": 1, "b": 1 }.as_raw()).unwrap();
+        assert!(fitting(&longer, refined.as_raw()).is_ok());
+        let error = fitting(&pattern(), refined.as_raw()).unwrap_err();
+        assert_eq!(error.code(), Code::CONFLICTING_OPERATION_IN_PROGRESS, "{}", error.message());
+        // What is wrong without any change is not read again.
+        let nobodys = doc! { "min": { "a": 1 }, "max": { "a": 2 } };
+        assert_eq!(fitting(&pattern(), nobodys.as_raw()).unwrap_err().code(), Code::NO_SUCH_KEY);
     }
 
     #[test]

@@ -1,6 +1,9 @@
-"""The page on $listClusterCatalog, through routers."""
+"""The page on $listClusterCatalog, through routers; and the catalog while it changes."""
+
+import threading
 
 from checks import check
+from cluster import eventually
 from scenarios import spread_evenly
 
 
@@ -26,3 +29,34 @@ def the_catalog_is_the_cluster_s(cluster):
         assert "shards" not in catalog("catalogued")["catalogued.plants"]
         everything = catalog("admin")
         assert {"catalogued.plants", "catalogued.tall", "config.chunks"} <= everything.keys(), list(everything)
+
+
+@check
+def a_key_is_refined_while_a_router_reads_the_catalog(cluster):
+    """A router that has the entry from before the refinement and the chunks from behind it reads both again."""
+    with cluster.client(0) as client, cluster.client(1) as other:
+        plants = spread_evenly(client, "refining.plants")
+        plants.create_index([("k", 1), ("name", 1)])
+        read = []
+
+        def look():
+            try:
+                read.append(other.refining.plants.find_one({"k": 70})["name"])
+            except Exception as error:
+                read.append(error)
+
+        with cluster.config.direct(cluster.config.primary()) as config:
+            def is_held_up():
+                return any(op.get("command", {}).get("find") == "chunks" for op in config.admin.command("currentOp")["inprog"])
+
+            other.admin.command("flushRouterConfig")
+            config.admin.command({"configureFailPoint": "failCommand", "mode": {"times": 1}, "data": {
+                "failCommands": ["find"], "namespace": "config.chunks", "blockConnection": True, "blockTimeMS": 4000}})
+            reader = threading.Thread(target=look)
+            reader.start()
+            eventually(lambda: is_held_up() or read, "it has the entry, and asks for the chunks")
+            client.admin.command("refineCollectionShardKey", "refining.plants", key={"k": 1, "name": 1})
+            reader.join()
+            config.admin.command({"configureFailPoint": "failCommand", "mode": "off"})
+        assert read == ["plant 70"], read
+        client.drop_database("refining")

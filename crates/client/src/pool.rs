@@ -1,6 +1,6 @@
 //! Connections that are used again.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -17,7 +17,8 @@ const IDLE: Duration = Duration::from_secs(60);
 /// Idle connections, by address.
 pub struct Pool {
     kept: usize,
-    idle: Mutex<HashMap<String, Vec<(Connection, Instant)>>>,
+    /// They are few: a name is found by comparing sooner than by a hash.
+    idle: Mutex<BTreeMap<String, Vec<(Connection, Instant)>>>,
     swept: Mutex<Instant>,
 }
 
@@ -87,7 +88,11 @@ impl Pool {
                 !kept.is_empty()
             });
         }
-        let kept = idle.entry(address.to_owned()).or_default();
+        // Its name is copied for the first one only.
+        let kept = match idle.get_mut(address) {
+            Some(kept) => kept,
+            None => idle.entry(address.to_owned()).or_default(),
+        };
         if kept.len() < self.kept {
             kept.push((connection, Instant::now()));
         }

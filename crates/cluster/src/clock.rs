@@ -12,7 +12,9 @@ pub struct Clock(AtomicU64);
 impl Clock {
     /// Takes in the `$clusterTime` of a reply of the cluster.
     pub fn see(&self, reply: RawDoc<'_>) {
-        if let Some(time) = time_of(reply).filter(|time| is_plausible(*time)) {
+        let Some(time) = time_of(reply) else { return };
+        // Most replies tell nothing new.
+        if time.0 > self.0.load(Ordering::Relaxed) && is_plausible(time) {
             self.0.fetch_max(time.0, Ordering::Relaxed);
         }
     }
@@ -33,11 +35,9 @@ impl Clock {
     /// Adds `$clusterTime`, with the signature of a server that has no keys: the newest time, or a client's, if that is newer. Whether
     /// a client may be believed is decided by whoever gets the message.
     pub fn append(&self, body: &mut DocWriter<'_, Vec<u8>>, client: Option<Timestamp>) {
-        let Some(time) = self.now().max(client) else { return };
-        let mut told = body.document("$clusterTime");
-        told.append("clusterTime", Value::Timestamp(time));
-        let hash = Value::Binary(sheaf_bson::Binary { subtype: 0, bytes: &[0; 20] });
-        told.document("signature").append("hash", hash).append("keyId", 0i64);
+        if let Some(time) = self.now().max(client) {
+            sheaf_wire::append_cluster_time(body, time);
+        }
     }
 }
 

@@ -20,37 +20,37 @@ use crate::route::Route;
 use crate::session::{Own, append_snapshot};
 use crate::target::Target;
 
-/// Fields of a request that are between the client and this router, or that are made anew for each shard.
-fn is_own(name: &str) -> bool {
+/// Fields of a request that are between the client and this router, or that are made anew for each shard. Names are compared as bytes, here
+/// and below: that they are text was seen when they came.
+fn is_own(name: &[u8]) -> bool {
     matches!(
         name,
-        "$db"
-            | "$audit"
-            | "$clusterTime"
-            | "startTransaction"
-            | "recoveryToken"
-            | "apiDeprecationErrors"
-            | "retryOf"
-            | "retryAttempt"
-            | FIELD
-    )
+        b"$db"
+            | b"$audit"
+            | b"$clusterTime"
+            | b"startTransaction"
+            | b"recoveryToken"
+            | b"apiDeprecationErrors"
+            | b"retryOf"
+            | b"retryAttempt"
+    ) || name == FIELD.as_bytes()
 }
 
 /// Fields of a reply that are between this router and a shard.
-pub fn is_between(name: &str) -> bool {
+pub fn is_between(name: &[u8]) -> bool {
     matches!(
         name,
-        "ok" | "$clusterTime"
-            | "operationTime"
-            | "topologyVersion"
-            | "electionId"
-            | "opTime"
-            | "$configTime"
-            | "$topologyTime"
-            | "executed"
-            | "readAt"
-            | TOLD_DIFFS
-    )
+        b"ok"
+            | b"$clusterTime"
+            | b"operationTime"
+            | b"topologyVersion"
+            | b"electionId"
+            | b"opTime"
+            | b"$configTime"
+            | b"$topologyTime"
+            | b"executed"
+            | b"readAt"
+    ) || name == TOLD_DIFFS.as_bytes()
 }
 
 /// What of a request goes to a shard as it is.
@@ -94,27 +94,37 @@ pub fn command(
     op: &Operation<'_>,
     to: &Addressed,
     body: &Body<'_>,
-    stays: impl Fn(&str) -> bool,
+    stays: impl Fn(&[u8]) -> bool,
     add: impl FnOnce(&mut DocWriter<'_, Vec<u8>>),
 ) -> Message {
     let mut message = Message::new();
     let (transaction, own) = (op.transaction.borrow(), op.own.borrow());
     let read_at = op.read_at();
     message.begin(0, |out| {
-        let goes = |field: &Element<'_>| {
-            let name = field.key();
-            let is_concern = name == "readConcern" && (transaction.is_some() || read_at.is_some());
-            let is_replaced = own.is_some() && Own::replaces(name);
+        let goes = |field: Element<'_>| {
+            let name = field.key_bytes();
+            let is_concern = name == b"readConcern" && (transaction.is_some() || read_at.is_some());
+            let is_replaced = own.is_some() && Own::replaces(field.key());
             !(is_own(name) || is_concern || is_replaced || stays(name))
         };
         // Of a getMore it is how long it waits.
         let left = op.time_left().filter(|_| op.command.name != "getMore");
-        for field in body.body.iter().filter(goes) {
-            match left.filter(|_| field.key() == "maxTimeMS") {
-                Some(left) => _ = out.append("maxTimeMS", left.as_millis().max(1) as i64),
-                None => _ = out.append_element(field),
+        // Fields that follow each other are copied at once.
+        let fields = body.body.iter().rest();
+        let (mut copied, mut seen) = (0, 0);
+        for field in body.body {
+            let end = seen + field.as_bytes().len();
+            let limit = left.filter(|_| field.key_bytes() == b"maxTimeMS");
+            if limit.is_some() || !goes(field) {
+                out.append_raw_elements(&fields[copied..seen]);
+                copied = end;
             }
+            if let Some(left) = limit {
+                out.append("maxTimeMS", left.as_millis().max(1) as i64);
+            }
+            seen = end;
         }
+        out.append_raw_elements(&fields[copied..seen]);
         if let Some(own) = &*own {
             own.append(out);
         }
@@ -249,10 +259,13 @@ pub fn reply(op: &Operation<'_>, target: &Target, answer: &Answer) -> Result<Rep
     let body = answer.reply();
     let mut reply = Reply::with_capacity(body.len() + 256);
     let _held = sheaf_meter::reserve(body.len() as u64)?;
-    for field in body.iter().filter(|field| !is_between(field.key())) {
+    for field in body.iter().filter(|field| !is_between(field.key_bytes())) {
         let start = reply.raw().len();
         reply.raw().extend_from_slice(field.as_bytes());
-        let ("cursor", Some(cursor)) = (field.key(), field.value().as_doc()) else { continue };
+        if field.key_bytes() != b"cursor" {
+            continue;
+        }
+        let Some(cursor) = field.value().as_doc() else { continue };
         let batch = cursor.get("firstBatch").and_then(|batch| batch.as_array());
         op.metrics().returned.set(batch.map(|batch| batch.count() as u64));
         op.metrics().cursor_exhausted.set(true);
@@ -386,8 +399,10 @@ pub fn to_all_shards(op: &Operation<'_>) -> Result<Reply> {
     Ok(Reply::ok().with_document("raw", |raw| {
         for (shard, answer) in shards.iter().zip(&answers) {
             let shown = DocBuf::build(|out| {
-                for field in
-                    answer.reply().iter().filter(|field| !is_between(field.key()) || field.key() == "ok")
+                for field in answer
+                    .reply()
+                    .iter()
+                    .filter(|field| !is_between(field.key_bytes()) || field.key_bytes() == b"ok")
                 {
                     out.append_element(field);
                 }

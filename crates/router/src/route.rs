@@ -73,7 +73,12 @@ impl Operation<'_> {
         if matches!(db, "admin" | "config" | "local") {
             return Ok(None);
         }
-        self.collection(&format!("{db}.{collection}")).map(Some)
+        // Put together without formatting: each command that names a collection does it.
+        let mut ns = String::with_capacity(db.len() + 1 + collection.len());
+        ns.push_str(db);
+        ns.push_str(".");
+        ns.push_str(collection);
+        self.collection(&ns).map(Some)
     }
 
     /// What is believed of a namespace. The thread's other duties go elsewhere only if somebody has to be asked: that costs more than a look

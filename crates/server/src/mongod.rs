@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sheaf_auth::{Account, Feigned, RoleName, UserDocument, UserName};
-use sheaf_bson::{DocBuf, RawDoc, Timestamp, Value};
+use sheaf_bson::{DocBuf, RawDoc, Timestamp};
 use sheaf_errors::{Code, Result};
 use sheaf_exec::plan::shape::QueryShape;
 use sheaf_front::access::{Accounts, State};
@@ -233,11 +233,6 @@ fn gossip(
         return;
     }
     let operation_time = Timestamp(operation_time.unwrap_or_else(|| node.last_applied().time));
-    {
-        let mut cluster = doc.document("$clusterTime");
-        cluster.append("clusterTime", replica.cluster_time().max(operation_time));
-        let hash = Value::Binary(sheaf_bson::Binary { subtype: 0, bytes: &[0; 20] });
-        cluster.document("signature").append("hash", hash).append("keyId", 0i64);
-    }
+    sheaf_wire::append_cluster_time(doc, replica.cluster_time().max(operation_time));
     doc.append("operationTime", operation_time);
 }

@@ -4,12 +4,14 @@
 //! - [`parse`]: a whole message to a [`Request`], validated; everything borrows from the bytes.
 //! - [`decompress`], [`compress`]: OP_COMPRESSED with snappy, zlib and zstd, bounded.
 //! - [`finish_msg`], [`op_reply`]: closing a reply that was built in the buffer that is sent.
+//! - [`append_cluster_time`]: how far the cluster's time has come, in requests and replies.
 //!
 //! Life of a request: the server reads a header, checks it ([`Header::parse`]), reads the rest as it
 //! arrives, undoes OP_COMPRESSED, parses, and from there on trusts the BSON.
 
 #![forbid(unsafe_code)]
 
+mod cluster_time;
 mod compressed;
 mod error;
 mod header;
@@ -17,6 +19,7 @@ mod msg;
 mod query;
 mod reply;
 
+pub use cluster_time::append_cluster_time;
 pub use compressed::{Compressor, compress, decompress};
 pub use error::WireError;
 pub use header::{ADDED_ON_THE_WAY, HEADER_LEN, Header, MAX_MESSAGE_SIZE, OpCode, http_answer};

@@ -185,7 +185,7 @@ fn passed(id: i64, answer: RawDoc<'_>) -> (Reply, usize, bool) {
     let (mut is_open, mut returned) = (false, 0);
     for field in answer.iter() {
         let ("cursor", Some(shown)) = (field.key(), field.value().as_doc()) else {
-            if !is_between(field.key()) {
+            if !is_between(field.key_bytes()) {
                 reply.raw().extend_from_slice(field.as_bytes());
             }
             continue;

@@ -298,10 +298,10 @@ impl<'b> Batch<'b> {
         attempt: Option<Attempt>,
     ) -> Message {
         let is_bulk = self.kind == Kind::Bulk;
-        let stays = |name: &str| {
-            name == self.kind.field()
-                || matches!(name, "stmtIds" | "stmtId")
-                || (is_bulk && matches!(name, "nsInfo" | "cursor"))
+        let stays = |name: &[u8]| {
+            name == self.kind.field().as_bytes()
+                || matches!(name, b"stmtIds" | b"stmtId")
+                || (is_bulk && matches!(name, b"nsInfo" | b"cursor"))
         };
         // A bulkWrite names the versions of its namespaces beside these.
         let namespace = places.first().map_or(0, |at| self.namespace_of(*at));

@@ -76,7 +76,7 @@ impl Operation<'_> {
         // Put together without formatting: each command that names a collection does it.
         let mut ns = String::with_capacity(db.len() + 1 + collection.len());
         ns.push_str(db);
-        ns.push_str(".");
+        ns.push('.');
         ns.push_str(collection);
         self.collection(&ns).map(Some)
     }

@@ -117,20 +117,17 @@ impl Source<'_> {
     fn operations(&self, spec: RawDoc<'_>, cx: &mut Cx<'_>) -> Result<Vec<DocBuf>> {
         let command = of_admin(doc! { "$currentOp": spec });
         let interrupt = cx.interrupt();
-        let sets = self.sets(&|| interrupt())?;
+        let go_on = || interrupt();
+        let sets = self.router.directory.sets(&go_on)?;
+        check_reachable(&sets, &go_on)?;
         let mut all = Vec::new();
-        for to in sets {
-            let name = to.target.name().to_owned();
-            for entry in self.ask(to, "admin", &command, cx)? {
+        for set in sets {
+            let name = set.name.clone();
+            for entry in self.ask(Target::Shard(set).into(), "admin", &command, cx)? {
                 all.push(DocBuf::build(|out| append_operation(out, &name, entry.as_raw())));
             }
         }
         Ok(all)
-    }
-
-    fn sets(&self, go_on: GoOn<'_>) -> Result<Vec<Addressed>> {
-        let sets = self.router.directory.sets(go_on)?.into_iter().map(Target::Shard);
-        Ok(sets.map(Addressed::from).collect())
     }
 
     /// All that a set gives to a command with a cursor.

@@ -261,7 +261,7 @@ pub fn run(
         let written = with_filter(statement, batch.kind.filter(), &search.filter_of(&candidate));
         let (to, answer) = send(&to[candidate.at], written.as_raw())?;
         // Somebody may have been faster.
-        if says_something(answer.reply()) || changed(answer.reply()) {
+        if !has_done_nothing(answer.reply()) {
             return Ok((to, answer));
         }
     }
@@ -280,6 +280,11 @@ pub fn may_execute(
         true => sharded.table.shards().map(|shard| op.addressed(sharded, shard)).collect(),
         false => Ok(those.to_vec()),
     }
+}
+
+/// Whether the answer to one statement is that there was no document for it.
+pub fn has_done_nothing(reply: RawDoc<'_>) -> bool {
+    !says_something(reply) && !changed(reply)
 }
 
 /// Whether the answer to one statement is an error, or what was executed before.

@@ -138,12 +138,36 @@ impl Moving<'_, '_> {
     /// Inserts the document where it belongs. One that was not there before is there on record as the statement, which a retry is
     /// answered `result`. Gives the error by which its shard refuses it.
     ///
-    /// Errors: those of the way there.
+    /// Errors: those of the way there; `DuplicateKey` with the label of a transaction to be run again, while what is in the way is the
+    /// document itself, as its range is being moved there.
     pub fn insert(&self, change: &Change, result: &DocBuf) -> Result<Option<Error>> {
         let documents = sheaf_bson::ArrayBuf::of([change.after.as_raw()]);
         let command = doc! { "insert": self.collection, "documents": Value::Array(documents.as_raw()) };
-        let answer = self.send(&self.owner(change)?, command, change.upserts.then_some(result))?;
-        Ok(first_error(answer.reply()))
+        let owner = self.owner(change)?;
+        let answer = self.send(&owner, command, change.upserts.then_some(result))?;
+        match first_error(answer.reply()) {
+            Some(error) if error.code() == Code::DUPLICATE_KEY && self.owns_none(&owner, change.id())? => {
+                Err(error.with_label("TransientTransactionError"))
+            }
+            refused => Ok(refused),
+        }
+    }
+
+    /// Whether no document of this `_id` is a shard's own: what it has received of a range that is still another's, or has not removed yet
+    /// of one that it has given away, is soon gone or its own. In a client's transaction nobody asks, since it has failed.
+    ///
+    /// Errors: those of the way there.
+    fn owns_none(&self, shard: &Addressed, id: Value<'_>) -> Result<bool> {
+        let Some(own) = self.op.own.take() else { return Ok(false) };
+        let transaction = self.op.transaction.take();
+        let command =
+            doc! { "find": self.collection, "filter": { "_id": id }, "limit": 1, "singleBatch": true };
+        let body = Body { db: self.db, body: command.as_raw() };
+        let mut message = forward::command(self.op, shard, &body, |_| false, |_| {});
+        let answer = forward::exchange(self.op, &shard.target, &mut message);
+        self.op.transaction.replace(transaction);
+        self.op.own.replace(Some(own));
+        Ok(first_document(answer?.reply()).is_none())
     }
 
     /// Deletes the document where it was, if it was anywhere; this is on record as the statement, which a retry is answered `result`.
@@ -181,9 +205,7 @@ impl Moving<'_, '_> {
             command = command.with("projection", projection);
         }
         let answer = self.send(on, command, None)?;
-        let cursor = answer.reply().get("cursor").and_then(|cursor| cursor.as_doc());
-        let batch = cursor.and_then(|cursor| cursor.get("firstBatch")?.as_array());
-        Ok(batch.and_then(|batch| batch.values().next()?.as_doc()).map(DocBuf::from))
+        Ok(first_document(answer.reply()).map(DocBuf::from))
     }
 
     /// Sends a command of the transaction, on record as the client's statement if that has a result.
@@ -213,6 +235,11 @@ impl Moving<'_, '_> {
         let mut message = forward::command(self.op, to, &body, |_| false, |_| {});
         forward::exchange(self.op, &to.target, &mut message)
     }
+}
+
+/// The first document of a find's answer.
+fn first_document(reply: RawDoc<'_>) -> Option<RawDoc<'_>> {
+    reply.get("cursor")?.as_doc()?.get("firstBatch")?.as_array()?.values().next()?.as_doc()
 }
 
 /// The first of an answer's write errors.

@@ -120,6 +120,12 @@ impl Multis {
         if begins { Ok(()) } else { Err(Error::new(Code::QUERY_PLAN_KILLED, text)) }
     }
 
+    /// Nothing is done of a statement about one document: the shards that have said so looked where it was not any more, or not yet.
+    pub fn begins_anew(&mut self, at: u32) {
+        let done = self.done.remove(&at);
+        assert!(!done.is_some_and(|done| done.changed), "one document is changed once");
+    }
+
     /// Whether several shards were sent this statement.
     pub fn are_several(&self, at: u32) -> bool {
         self.several.contains(&at)

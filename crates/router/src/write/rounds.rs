@@ -1,6 +1,6 @@
 //! Rounds of statements, until none is left.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use sheaf_cluster::{Answer, Sharded};
 use sheaf_errors::{Code, Error, Result};
@@ -8,10 +8,11 @@ use sheaf_front::reply::Reply;
 use sheaf_shard::ShardId;
 
 use super::aim::Aiming;
+use super::anywhere::{self, has_done_nothing};
 use super::moved::{self, Moved};
 use super::multi::Multis;
 use super::outcome::{Answers, Taken, is_stale};
-use super::{Aim, Attempts, Batch, Kind, anywhere, is_transient, within_each};
+use super::{Aim, Attempts, Batch, Kind, is_transient, within_each};
 use crate::addressed::{Addressed, Placed};
 use crate::forward::{self, Body};
 use crate::op::Operation;
@@ -288,6 +289,14 @@ impl<'o, 'a, 'b, A: Answers> Rounds<'o, 'a, 'b, A> {
         let done = moved::run(self.op, self.batch, at, to, sharded);
         self.op.attempt.set(None);
         match done {
+            // Another statement was faster: the document may be any shard's by now.
+            Ok((Moved::Answered(answer), _))
+                if !self.op.in_transaction() && has_done_nothing(answer.reply()) =>
+            {
+                self.multis.begins_anew(at);
+                self.left.push_back(at);
+                Ok(None)
+            }
             Ok((Moved::Answered(answer), _)) => self.take_one(at, to, &answer),
             Ok((Moved::Done(upserted), concerns)) => {
                 self.answers.moved(at, upserted, concerns);
@@ -552,12 +561,15 @@ impl<'o, 'a, 'b, A: Answers> Rounds<'o, 'a, 'b, A> {
             };
             let leaving = |at: &usize| Leaving { at: lot.places[*at], from: lot.to.clone(), attempt: None };
             self.moving.extend(taken.moving.iter().map(leaving));
-            let executed = &lot.places[..done];
+            // A document that is to leave is as it was: the shard has done nothing of that statement.
+            let leave: BTreeSet<usize> = taken.moving.iter().copied().collect();
+            let executed = (0..done).filter(|at| !leave.contains(at)).map(|at| lot.places[at]);
+            let executed: Vec<u32> = executed.collect();
             over.extend(taken.refused.iter().map(|at| lot.places[*at]));
             if taken.found == executed.len() as i64 {
-                over.extend_from_slice(executed);
+                over.extend_from_slice(&executed);
             }
-            self.multis.done_on(lot.to.target.name(), executed, taken.found > 0);
+            self.multis.done_on(lot.to.target.name(), &executed, taken.found > 0);
             self.left.extend(&lot.places[done..]);
         }
         for (at, part) in self.multis.end_round(stale.is_some()) {

@@ -2,7 +2,7 @@
 
 import threading
 
-from checks import check
+from checks import check, refused
 from cluster import eventually
 from scenarios import spread_evenly
 
@@ -60,3 +60,26 @@ def a_key_is_refined_while_a_router_reads_the_catalog(cluster):
             config.admin.command({"configureFailPoint": "failCommand", "mode": "off"})
         assert read == ["plant 70"], read
         client.drop_database("refining")
+
+
+@check
+def a_shard_without_room_for_a_new_collection(cluster):
+    """Who shards a collection is told that a shard has no room, also where it has none to forget what it has begun; the collection is as before."""
+    begun = ["_shardsvrCreateCollectionParticipant", "_shardsvrDropCollectionParticipant"]
+    with cluster.client() as client, cluster.shards[1].direct(cluster.shards[1].primary()) as full:
+        client.admin.command("enableSharding", "noroom", primaryShard="shard0")
+        client.noroom.plants.insert_one({"_id": 1})
+        client.noroom.plants.delete_one({"_id": 1})
+        shard = {"shardCollection": "noroom.plants", "key": {"_id": "hashed"}}
+        full.admin.command({"configureFailPoint": "failCommand", "mode": "alwaysOn", "data": {
+            "failCommands": begun, "failInternalCommands": True, "errorCode": 14031}})
+        try:
+            for _ in range(2):
+                refused(14031, lambda: client.admin.command({**shard, "maxTimeMS": 60000}))
+            assert client.noroom.plants.insert_one({"_id": 2}).acknowledged
+            assert client.noroom.plants.count_documents({}) == 1
+        finally:
+            full.admin.command({"configureFailPoint": "failCommand", "mode": "off"})
+        assert client.admin.command(shard)["collectionsharded"] == "noroom.plants"
+        client.noroom.plants.insert_many([{"_id": at} for at in range(10, 60)])
+        assert client.noroom.plants.count_documents({}) == 51

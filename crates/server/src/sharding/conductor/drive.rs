@@ -6,7 +6,7 @@ use sheaf_bson::{DocBuf, RawDoc, Value};
 use sheaf_errors::{Code, Error, Result};
 use sheaf_storage::Interrupt;
 
-use super::ddl::{DDL, Phase, name_of, text};
+use super::ddl::{DDL, Phase, name_of, reason, text};
 use super::{Conductor, db_of, drop, move_primary, refine, rename, reshard, shard_collection, spans};
 use crate::sharding::turns::Turn;
 
@@ -69,6 +69,13 @@ impl Conductor {
                 Ok(Phase::Refused(error)) => return Err(error),
                 // Somebody has to start that shard anew; then it goes on, without whoever waits here.
                 Err(error) if error.code() == Code::NO_SHARDING_ENABLED => return Err(error),
+                // Somebody has to make room for what is taken back; why it is, is known.
+                Err(error)
+                    if error.code() == Code::OUT_OF_DISK_SPACE && at.as_raw().get("reason").is_some() =>
+                {
+                    tracing::warn!(%error, namespace = name_of(at.as_raw()), "what was done is not taken back yet");
+                    return Err(reason(at.as_raw()));
+                }
                 Err(error) => {
                     go_on()?;
                     self.term()?;

@@ -310,6 +310,10 @@ pub(in crate::sharding::conductor) fn shown(namespace: &str) -> String {
 
 fn open(conductor: &Conductor, at: RawDoc<'_>, go_on: Interrupt<'_>) -> Result<Phase> {
     let (namespace, primary) = (name_of(at), text(at, "primary"));
+    // The primary shard first: it may take requests while another has no room to forget its part.
+    let step = conductor.step()?;
+    let command = doc! { (name::OPEN): namespace, "step": step };
+    conductor.tell(primary, &command, go_on)?;
     if at.get("chunks").is_some() {
         for shard in planned(at)?.shards().filter(|shard| shard.as_str() != primary) {
             let step = conductor.step()?;
@@ -319,9 +323,6 @@ fn open(conductor: &Conductor, at: RawDoc<'_>, go_on: Interrupt<'_>) -> Result<P
             conductor.tell(shard.as_str(), &command, go_on)?;
         }
     }
-    let step = conductor.step()?;
-    let command = doc! { (name::OPEN): namespace, "step": step };
-    conductor.tell(primary, &command, go_on)?;
     conductor.change(go_on, |change| change.remove(DDL, Value::String(namespace)).map(|_| ()))?;
     Ok(Phase::Refused(reason(at)))
 }

@@ -133,7 +133,7 @@ fn what_goes_while_a_cursor_rests_does_no_harm() {
         }
         unit.commit().unwrap();
         let there = engine.view().unwrap().collection("test.c").unwrap().count();
-        reads.attach(engine.view().unwrap());
+        reads.attach(engine.view().unwrap()).unwrap();
         places.extend(std::iter::from_fn(|| next(&mut run)).map(|document| field(document.as_raw(), "v")));
         assert!(places.is_sorted_by(|a, b| a < b), "in order, and none twice");
         assert!((there..=COUNT as u64).contains(&(places.len() as u64)), "{} of {there}", places.len());

@@ -48,7 +48,7 @@ fn prepare(engine: &Engine, number: i64, first: i32, count: i32) -> OpTime {
 fn events(db: &Db, stream: &mut BoxOperator, engine: &Engine) -> Vec<(i64, u64, i64)> {
     let go_on = || Ok(());
     let mut cx = Cx::new(Limits::default(), &go_on);
-    db.reads().attach(engine.view().unwrap());
+    db.reads().attach(engine.view().unwrap()).unwrap();
     let mut found = Vec::new();
     loop {
         match stream.work(&mut cx).unwrap() {

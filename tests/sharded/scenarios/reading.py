@@ -1,12 +1,15 @@
 """The pages on read preference and cursors: partial results, staleness, hidden members."""
 
 import datetime
+import time
 
-from pymongo import ReadPreference
+from bson import MaxKey
+from pymongo import ReadPreference, WriteConcern
 from pymongo.read_preferences import SecondaryPreferred
 
 from checks import alone, check, refused
 from cluster import eventually
+from moves import cleanup, move
 from scenarios import spread_evenly
 
 
@@ -78,3 +81,47 @@ def views_compare_strings_by_their_own_collation(cluster):
             if name.endswith("view") or name.endswith("strict"):
                 refused(167, lambda: list(shown.find({"m": "A"}, collation=other)))
                 refused(167, lambda: list(shown.aggregate([{"$match": {"m": "A"}}], collation=other)))
+
+
+@alone(members=2, routers=1)
+def cursors_outlive_what_they_read(cluster):
+    """What a shard has given away is there for cursors that began before; on secondaries they fail where it is removed, and never end early."""
+    with cluster.client() as client:
+        cleanup(cluster, 0)
+        names = {"find": {}, "sort": {"sort": {"k": 1}}, "aggregate": {}, "secondary": {"$readPreference": {"mode": "secondary"}}}
+        for name, more in names.items():
+            client.admin.command("enableSharding", "outlived", primaryShard="shard0")
+            client.admin.command("shardCollection", f"outlived.{name}", key={"k": 1})
+            plants = client.outlived.get_collection(name, write_concern=WriteConcern(2))
+            plants.insert_many([{"_id": at, "k": at} for at in range(200)])
+            client.admin.command("split", f"outlived.{name}", middle={"k": 100})
+            if name == "aggregate":
+                opened = {"aggregate": name, "pipeline": [{"$match": {"k": {"$gte": 0}}}], "cursor": {"batchSize": 10}}
+            else:
+                opened = {"find": name, "batchSize": 10, **more}
+            cursor = client.outlived.command(opened)["cursor"]
+            move(client, f"outlived.{name}", {"k": 100}, {"k": MaxKey()}, "shard1")
+
+            def removed():
+                with cluster.shards[0].direct(cluster.shards[0].primary()) as shard:
+                    entry = shard.config.placements.find_one({"ns": f"outlived.{name}"})
+                    return not entry["leaving"]
+
+            rest = {"getMore": cursor["id"], "collection": name, "batchSize": 1000}
+            if name == "secondary":
+                eventually(removed, "nobody on the primary reads it")
+                # The removal has come to the secondary.
+                plants.insert_one({"_id": -1, "k": -1})
+                error = refused(175, lambda: client.outlived.command(rest))
+                assert "removed" in str(error), error
+                continue
+            # One document at a time, while the removal would have long begun.
+            got = len(cursor["firstBatch"])
+            for _ in range(20):
+                time.sleep(0.05)
+                got += len(client.outlived.command({**rest, "batchSize": 1})["cursor"]["nextBatch"])
+            assert not removed(), name
+            got += len(client.outlived.command(rest)["cursor"]["nextBatch"])
+            assert got == 200, (name, got)
+            eventually(removed, "the cursor is at its end")
+            assert plants.count_documents({}) == 200

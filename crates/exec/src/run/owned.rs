@@ -1,17 +1,22 @@
 //! What a shard owns of a collection: the rest may be there, being copied or not removed yet, and is not seen.
 
+use std::any::Any;
 use std::fmt::Debug;
 use std::sync::Arc;
 
 use sheaf_bson::RawDoc;
 use sheaf_errors::Result;
 use sheaf_rows::{BoxOperator, Cx, Figures, Operator, Row, Step};
-use sheaf_storage::{Collection, View};
+use sheaf_storage::{Collection, Uuid, View};
 
 /// Tells of collections in which documents have to be looked at one by one.
 pub trait Ownership: Send + Sync {
     /// What is owned of a collection in this state; `None`: it is not sharded, and all that is there may be seen.
     fn of(&self, view: &View, collection: &Collection) -> Result<Option<Part>>;
+
+    /// Whether all documents of a part that an earlier state had are in this one, if they are not deleted: what the shard has given away since
+    /// stays for a while, and is removed then. `None`: all that was there.
+    fn keeps(&self, view: &View, collection: &Uuid, part: Option<&Part>) -> Result<bool>;
 }
 
 /// What a shard owns of a collection.
@@ -24,7 +29,7 @@ pub struct Part {
 }
 
 /// The documents of a collection that are the shard's.
-pub trait Owned: Debug + Send + Sync {
+pub trait Owned: Any + Debug + Send + Sync {
     /// Whether this one is. The buffer is the caller's, to be used again.
     fn owns(&self, document: RawDoc<'_>, buffer: &mut Vec<u8>) -> Result<bool>;
 }

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use sheaf_errors::Result;
-use sheaf_storage::{Collection, View};
+use sheaf_errors::{Code, Result, bail};
+use sheaf_storage::{Collection, Uuid, View};
 
 use super::{Ownership, Part};
 use crate::plan::settings::Settings;
@@ -19,6 +19,8 @@ struct State {
     view: Mutex<Option<View>>,
     /// Which documents may be seen; `None`: all.
     ownership: Option<Arc<dyn Ownership>>,
+    /// What was the shard's when it was asked first, by collection: few collections are read.
+    parts: Mutex<Vec<(Uuid, Option<Part>)>>,
     /// What was set for queries of the command's shape.
     settings: Option<Arc<Settings>>,
     /// Documents may be kept for a while before they are given: nobody changes them on the way.
@@ -33,12 +35,13 @@ impl Reads {
 
     /// Reads at a view what a shard owns.
     pub fn of(view: View, ownership: Option<Arc<dyn Ownership>>) -> Self {
-        Reads(Arc::new(State { view: Mutex::new(Some(view)), ownership, settings: None, may_keep: false }))
+        Reads(Arc::new(State { view: Mutex::new(Some(view)), ownership, ..State::default() }))
     }
 
     /// The same for a command that only reads, under the settings of the query's shape.
     pub fn under(view: View, ownership: Option<Arc<dyn Ownership>>, settings: Option<Arc<Settings>>) -> Self {
-        Reads(Arc::new(State { view: Mutex::new(Some(view)), ownership, settings, may_keep: true }))
+        let view = Mutex::new(Some(view));
+        Reads(Arc::new(State { view, ownership, settings, may_keep: true, ..State::default() }))
     }
 
     /// Whether documents may be kept for a while before they are given.
@@ -55,10 +58,13 @@ impl Reads {
     ///
     /// Errors: those of [`Ownership::of`].
     pub fn part(&self, collection: &Collection) -> Result<Option<Part>> {
-        match &self.0.ownership {
-            Some(ownership) => ownership.of(&self.view(), collection),
-            None => Ok(None),
+        let Some(ownership) = &self.0.ownership else { return Ok(None) };
+        let part = ownership.of(&self.view(), collection)?;
+        let mut parts = self.0.parts.lock();
+        if parts.iter().all(|(known, _)| *known != collection.uuid) {
+            parts.push((collection.uuid, part.clone()));
         }
+        Ok(part)
     }
 
     /// Whether documents are there that are not to be seen.
@@ -69,8 +75,22 @@ impl Reads {
     }
 
     /// The next command reads at this view.
-    pub fn attach(&self, view: View) {
+    ///
+    /// Errors: `QueryPlanKilled`, where documents that were the shard's when the run began have been removed since, as other shards have them
+    /// now; those of [`Ownership::keeps`].
+    pub fn attach(&self, view: View) -> Result<()> {
+        if let Some(ownership) = &self.0.ownership {
+            for (collection, part) in &*self.0.parts.lock() {
+                if !ownership.keeps(&view, collection, part.as_ref())? {
+                    bail!(
+                        Code::QUERY_PLAN_KILLED,
+                        "ranges that the cursor was to read are another shard's now, and were removed here"
+                    );
+                }
+            }
+        }
         *self.0.view.lock() = Some(view);
+        Ok(())
     }
 
     /// The command is over.

@@ -1,15 +1,16 @@
 //! What this shard owns of sharded collections: documents of `config.placements`, read in the state that an operation works on.
 
+use std::any::Any;
 use std::collections::BTreeMap;
 use std::ops::Deref;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use ahash::AHashMap;
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use sheaf_bson::{ArrayWriter, Binary, RawDoc, Timestamp, Value};
 use sheaf_errors::Result;
 use sheaf_exec::run::{Owned, Ownership, Part};
-use sheaf_shard::placement::CollectionPlacement;
+use sheaf_shard::placement::{CLOSED, CollectionPlacement, KeyPattern, KeyRange, Ranges};
 use sheaf_storage::{Catalog, Collection, DocumentKey, Engine, Uuid, View};
 
 use super::traffic::Traffic;
@@ -69,6 +70,8 @@ impl Placed {
 #[derive(Default)]
 pub struct Placements {
     parsed: RwLock<AHashMap<Uuid, Arc<Placed>>>,
+    /// All that were given out and may be in use, by collection: cursors keep the one with which they began.
+    given: Mutex<AHashMap<Uuid, Vec<Weak<Placed>>>>,
     /// By collection, across changes of its placement.
     traffic: RwLock<AHashMap<Uuid, Arc<Traffic>>>,
 }
@@ -121,6 +124,11 @@ impl Placements {
         let fields = parsed.pattern.fields().iter().map(|field| field.path.dotted().to_owned()).collect();
         let document_key = Arc::new(DocumentKey { collection: *uuid, fields });
         let placed = Arc::new(Placed { document: document.into(), parsed, traffic, document_key });
+        let mut given = self.given.lock();
+        let of = given.entry(*uuid).or_default();
+        of.retain(|known| known.strong_count() > 0);
+        of.push(Arc::downgrade(&placed));
+        drop(given);
         let mut all = self.parsed.write();
         if all.len() >= PARSED_MAX {
             all.clear();
@@ -131,10 +139,62 @@ impl Placements {
     }
 }
 
+impl Placements {
+    /// Whether a cursor or a command reads the collection by a placement that had a part of this range: it may come to documents of it yet.
+    pub fn has_readers(&self, uuid: &Uuid, range: &KeyRange) -> bool {
+        let parsed = self.parsed.read();
+        let known = parsed.get(uuid);
+        let given = self.given.lock();
+        given.get(uuid).into_iter().flatten().any(|given| {
+            let kept = usize::from(known.is_some_and(|known| Arc::as_ptr(known) == given.as_ptr()));
+            given.strong_count() > kept
+                && given.upgrade().is_some_and(|placed| {
+                    placed.placement.owned.as_slice().iter().any(|own| own.overlaps(range))
+                })
+        })
+    }
+}
+
+impl Placed {
+    /// The owned ranges by a key that has been refined since.
+    fn owned_by(&self, newer: &KeyPattern) -> Result<Ranges> {
+        if newer.fields().len() == self.pattern.fields().len() {
+            return Ok(self.placement.owned.clone());
+        }
+        let owned = RawDoc::new(&self.document).get("owned").and_then(|owned| owned.as_array());
+        let ranges = owned.into_iter().flat_map(|owned| owned.values()).filter_map(|range| range.as_doc());
+        let end = |range: RawDoc<'_>, name: &str| {
+            let end = range.get(name).and_then(|end| end.as_doc()).unwrap_or(RawDoc::EMPTY);
+            self.pattern.key(end)?.refined(&self.pattern, newer)
+        };
+        let ranges = ranges.map(|range| {
+            let (min, max) = (end(range, "min")?, end(range, "max")?);
+            Ok(KeyRange::new(&min, &max, max == newer.max()))
+        });
+        Ok(Ranges::new(ranges.collect::<Result<Vec<_>>>()?))
+    }
+}
+
 impl Ownership for Placements {
     fn of(&self, view: &View, collection: &Collection) -> Result<Option<Part>> {
         let placed = self.in_view(view, &collection.uuid)?;
         Ok(placed.map(|placed| Part { mixed: placed.placement.filters(), owned: placed }))
+    }
+
+    fn keeps(&self, view: &View, collection: &Uuid, part: Option<&Part>) -> Result<bool> {
+        // What was dropped says so by itself, and while it is closed nothing is removed.
+        let Some(now) = self.in_view(view, collection)? else { return Ok(true) };
+        if now.placement.version.lastmod == CLOSED {
+            return Ok(true);
+        }
+        let Some(part) = part else {
+            return Ok(now.placement.keeps(&Ranges::new([KeyRange::all()])));
+        };
+        let owned: &dyn Any = &*part.owned;
+        let Some(then) = owned.downcast_ref::<Placed>() else {
+            unreachable!("a part of {collection} is not of these placements")
+        };
+        Ok(std::ptr::eq(then, &*now) || now.placement.keeps(&then.owned_by(&now.pattern)?))
     }
 }
 

@@ -40,6 +40,11 @@ pub enum PlacementChange {
         /// The version.
         lastmod: Timestamp,
     },
+    /// What had left is about to be removed. Changes nothing where there is no such mark.
+    Removing {
+        /// Where the mark begins.
+        min: Key,
+    },
     /// What had left is removed.
     Removed {
         /// Where the mark begins.
@@ -71,6 +76,8 @@ struct Span {
     of: Option<MoveId>,
     /// Of what has left: since when. None: nobody could read it.
     since: Option<i64>,
+    /// Of what has left: whether some of it may be gone.
+    removing: bool,
 }
 
 /// A placement document, taken apart.
@@ -90,7 +97,9 @@ impl PlacementChange {
         let Some(document) = document else {
             return match self {
                 PlacementChange::Receive { the_move } => Ok(Some(the_move.first_placement())),
-                PlacementChange::GiveUp { .. } | PlacementChange::Removed { .. } => Ok(None),
+                PlacementChange::GiveUp { .. }
+                | PlacementChange::Removing { .. }
+                | PlacementChange::Removed { .. } => Ok(None),
                 PlacementChange::Leave { .. } | PlacementChange::Own { .. } => {
                     Err(Misfit("the shard has nothing of the collection".to_owned()).into())
                 }
@@ -117,7 +126,7 @@ pub fn leaving_in(document: RawDoc<'_>) -> Result<Vec<(Key, Key)>> {
 
 impl Move {
     fn span(&self, of: Option<MoveId>) -> Span {
-        Span { min: self.min.clone(), max: self.max.clone(), of, since: None }
+        Span { min: self.min.clone(), max: self.max.clone(), of, since: None, removing: false }
     }
 
     /// The placement of a shard that never had anything of the collection, and is about to.
@@ -189,6 +198,11 @@ impl Marks {
                 self.join_owned();
                 self.lastmod = *lastmod;
             }
+            PlacementChange::Removing { min } => {
+                let span = self.leaving.iter_mut().find(|span| span.min == *min && !span.removing);
+                let Some(span) = span else { return Ok(false) };
+                span.removing = true;
+            }
             PlacementChange::Removed { min } => {
                 let Some(at) = self.leaving.iter().position(|span| span.min == *min) else {
                     return Ok(false);
@@ -223,7 +237,7 @@ impl Marks {
         let own = self.owned.remove(at);
         let rests = [(own.min, span.min.clone()), (span.max.clone(), own.max)];
         let rests = rests.into_iter().filter(|(min, max)| min < max);
-        self.owned.extend(rests.map(|(min, max)| Span { min, max, of: None, since: None }));
+        self.owned.extend(rests.map(|(min, max)| Span { min, max, of: None, since: None, removing: false }));
         sort(&mut self.owned);
         Ok(())
     }
@@ -274,7 +288,8 @@ impl Span {
             Some(Value::DateTime(since)) => Some(since),
             _ => None,
         };
-        Ok(Span { min: pattern.key(key("min")?)?, max: pattern.key(key("max")?)?, of, since })
+        let removing = value.as_doc().is_some_and(|span| span.get("removing").is_some());
+        Ok(Span { min: pattern.key(key("min")?)?, max: pattern.key(key("max")?)?, of, since, removing })
     }
 }
 
@@ -292,6 +307,9 @@ fn write_spans(out: &mut DocWriter<'_, Vec<u8>>, name: &str, spans: &[Span]) {
         }
         if let Some(since) = span.since {
             item.append("since", Value::DateTime(since));
+        }
+        if span.removing {
+            item.append("removing", true);
         }
     }
 }

@@ -117,6 +117,8 @@ struct Receiving {
     call: Option<(u64, MoveRequest, u64, u64)>,
     /// Batches given to the driver.
     writing: u32,
+    /// Why not all of what came could be written, as long as something is in the way of some of it.
+    in_the_way: Option<String>,
     received: u64,
     /// What the last answer of the donor leads to when its batch is written.
     then: Option<(u64, Option<Token>)>,
@@ -141,7 +143,8 @@ pub struct Recipients<B> {
     next: u64,
     now: u64,
     running: BTreeMap<MoveId, Receiving>,
-    over: VecDeque<MoveId>,
+    /// Those that have ended, and why.
+    over: VecDeque<(MoveId, String)>,
     out: Vec<RecipientEffect<B>>,
 }
 
@@ -208,7 +211,7 @@ impl<B> Recipients<B> {
         let id = request.id();
         if let MoveRequest::Receive { the_move } = &request
             && !self.running.contains_key(&id)
-            && !self.over.contains(&id)
+            && self.why_over(id).is_none()
         {
             self.begin(id, the_move.uuid, Some(the_move.clone()), false);
             let attempt = self.running.get(&id).map(|receiving| receiving.attempt).unwrap_or_default();
@@ -216,7 +219,8 @@ impl<B> Recipients<B> {
         }
         let now = self.now;
         let Some(of) = self.running.get_mut(&id) else {
-            let why = "this primary receives nothing of it".to_owned();
+            let unknown = || "this primary receives nothing of it".to_owned();
+            let why = self.why_over(id).map_or_else(unknown, str::to_owned);
             return self.reply(to, MoveAnswer::GivenUp { why });
         };
         of.heard_at = now;
@@ -244,6 +248,10 @@ impl<B> Recipients<B> {
         }
     }
 
+    fn why_over(&self, id: MoveId) -> Option<&str> {
+        self.over.iter().find(|(over, _)| *over == id).map(|(_, why)| why.as_str())
+    }
+
     fn begin(&mut self, id: MoveId, uuid: [u8; 16], the_move: Option<Arc<Move>>, marked: bool) {
         let receiving = Receiving {
             the_move,
@@ -253,6 +261,7 @@ impl<B> Recipients<B> {
             state: State::Asking,
             call: None,
             writing: 0,
+            in_the_way: None,
             received: 0,
             then: None,
             progress: Progress::default(),
@@ -314,7 +323,8 @@ impl<B> Recipients<B> {
                     of.progress.caught_up = *caught_up;
                     more = left > 0;
                 }
-                if count > 0 {
+                // What was in the way of something may have gone.
+                if count > 0 || of.in_the_way.is_some() {
                     self.write(id, batch);
                 }
                 // The donor finds the next while these are written.
@@ -387,6 +397,12 @@ impl<B> Recipients<B> {
             return;
         }
         let Some((left, closing)) = of.then.take() else { return };
+        if left == 0
+            && closing.is_some()
+            && let Some(why) = of.in_the_way.take()
+        {
+            return self.end(id, why);
+        }
         match (&mut of.state, closing) {
             (State::Ready { closing: own, .. }, Some(closing)) if left == 0 && *own == closing => {
                 self.later(id, LOOK_MILLIS);
@@ -416,9 +432,11 @@ impl<B> Recipients<B> {
 
     // What the driver has done.
 
-    /// A batch is in the log, visibly. Batches are written in order.
-    pub fn written(&mut self, id: MoveId) {
+    /// A batch is in the log, visibly. Batches are written in order. Where something is `in_the_way` of documents of this or earlier ones, which the
+    /// driver keeps for the next batch, it says so each time: what is not written when the range is closed ends the move.
+    pub fn written(&mut self, id: MoveId, in_the_way: Option<String>) {
         let Some(of) = self.running.get_mut(&id) else { return };
+        of.in_the_way = in_the_way;
         of.writing = of.writing.saturating_sub(1);
         match of.state {
             State::Copying { .. } => self.copy(id),
@@ -533,12 +551,8 @@ impl<B> Recipients<B> {
             let why = why.clone();
             self.out.push(RecipientEffect::Reply { to, answer: MoveAnswer::GivenUp { why } });
         }
-        self.forget(id);
-    }
-
-    fn forget(&mut self, id: MoveId) {
         self.running.remove(&id);
-        self.over.push_back(id);
+        self.over.push_back((id, why));
         if self.over.len() > OVER_MAX {
             self.over.pop_front();
         }

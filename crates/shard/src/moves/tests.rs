@@ -6,7 +6,7 @@ use std::sync::Arc;
 use sheaf_bson::{DocBuf, Timestamp, doc};
 
 use super::*;
-use crate::placement::RoutingTable;
+use crate::placement::{CollectionPlacement, RoutingTable};
 use crate::time::ClusterTime;
 use crate::transaction::{Executed, Outcome, ReplyId};
 use crate::types::TransactionId;
@@ -151,8 +151,22 @@ fn a_placement_receives_owns_leaves_and_forgets() {
     assert!(apply(leave, &left).is_err());
     let back = PlacementChange::Receive { the_move: part };
     assert!(apply(back.clone(), &left).is_err(), "a range returns only when its removal is done");
-    let gone = apply(PlacementChange::Removed { min: key(12) }, &left).unwrap().unwrap();
-    assert!(apply(back, &gone).unwrap().is_some());
+    let going = apply(PlacementChange::Removing { min: key(12) }, &left).unwrap().unwrap();
+    assert_eq!(apply(PlacementChange::Removing { min: key(12) }, &going).unwrap(), None);
+    let gone = apply(PlacementChange::Removed { min: key(12) }, &going).unwrap().unwrap();
+    let received = apply(back, &gone).unwrap().unwrap();
+
+    // Whoever began to read before it left finds all of it until it goes, and none of what is received again.
+    let parsed = |document: &DocBuf| CollectionPlacement::parse(document.as_raw()).unwrap().placement;
+    let before = parsed(&both).owned;
+    assert!(parsed(&both).keeps(&before) && parsed(&left).keeps(&before));
+    for later in [&going, &gone, &received] {
+        assert!(!parsed(later).keeps(&before), "{later:?}");
+        assert!(parsed(later).keeps(&parsed(&left).owned));
+    }
+    let given_up = PlacementChange::GiveUp { id: the_move(4).id };
+    let in_vain = apply(given_up, &received).unwrap().unwrap();
+    assert!(!parsed(&in_vain).keeps(&before), "nobody could read what was received in vain");
 }
 
 #[test]
@@ -286,20 +300,72 @@ fn a_recipient_asks_for_more_while_it_writes() {
     answer(&mut recipients, MoveAnswer::Donating { donation: token(1) });
     recipients.placed(id, Ok(()));
     answer(&mut recipients, MoveAnswer::Copied { last: None });
-    recipients.written(id);
+    recipients.written(id, None);
     answer(&mut recipients, changed(4000, 9000));
     answer(&mut recipients, changed(8000, 5000));
     let caught_up = |recipients: &Recipients<u8>| recipients.moves().next().unwrap().1.caught_up;
-    recipients.written(id);
+    recipients.written(id, None);
     answer(&mut recipients, changed(12_000, 0));
     assert!(!caught_up(&recipients), "4,000 is much");
-    recipients.written(id);
-    recipients.written(id);
+    recipients.written(id, None);
+    recipients.written(id, None);
     // With writers who are that fast it is taken for little in the end.
     recipients.handle(ReplyId(2), MoveRequest::Receive { the_move: the_move(1) });
     recipients.tick(3000);
     answer(&mut recipients, changed(16_000, 0));
     assert!(caught_up(&recipients));
+}
+
+#[test]
+fn what_is_in_the_way_of_received_documents_ends_a_move_when_the_range_is_closed() {
+    for gone in [true, false] {
+        let id = the_move(1).id;
+        let mut recipients: Recipients<u8> = Recipients::new();
+        recipients.became_primary(5, []);
+        recipients.handle(ReplyId(1), MoveRequest::Receive { the_move: the_move(1) });
+        let asked = |recipients: &mut Recipients<u8>| {
+            let effects = recipients.poll();
+            let call = effects.iter().find_map(|effect| match effect {
+                RecipientEffect::Send { call, .. } => Some(*call),
+                _ => None,
+            });
+            let writes = effects.iter().filter(|effect| matches!(effect, RecipientEffect::Write { .. }));
+            (call, writes.count(), effects)
+        };
+        let call = asked(&mut recipients).0.unwrap();
+        recipients.answered(id, call, MoveAnswer::Donating { donation: token(1) }, None);
+        recipients.placed(id, Ok(()));
+        let call = asked(&mut recipients).0.unwrap();
+        recipients.answered(id, call, MoveAnswer::Copied { last: None }, Some(0));
+        recipients.written(id, Some("another is there".to_owned()));
+        let (call, ..) = asked(&mut recipients);
+        // Nothing has changed, but what waits is tried again.
+        let nothing = |closing| MoveAnswer::Changed { upto: 0, count: 0, left: 0, closing };
+        recipients.answered(id, call.unwrap(), nothing(None), Some(0));
+        assert_eq!(asked(&mut recipients).1, 1);
+        recipients.written(id, Some("another is there".to_owned()));
+        recipients.handle(ReplyId(2), MoveRequest::Finish { id });
+        recipients.tick(1000);
+        let (call, ..) = asked(&mut recipients);
+        recipients.answered(id, call.unwrap(), nothing(Some(token(7))), Some(0));
+        assert_eq!(asked(&mut recipients).1, 1);
+        recipients.written(id, Some("another is there".to_owned()).filter(|_| !gone));
+        let (_, _, effects) = asked(&mut recipients);
+        let answer = effects.into_iter().find_map(|effect| match effect {
+            RecipientEffect::Reply { to: ReplyId(2), answer } => Some(answer),
+            _ => None,
+        });
+        if gone {
+            assert_eq!(answer, Some(MoveAnswer::Ready { closing: token(7) }));
+            continue;
+        }
+        let given_up = MoveAnswer::GivenUp { why: "another is there".to_owned() };
+        assert_eq!(answer, Some(given_up.clone()));
+        // Also when nothing is left of it.
+        recipients.placed(id, Ok(()));
+        recipients.handle(ReplyId(3), MoveRequest::Finish { id });
+        assert!(recipients.poll().contains(&RecipientEffect::Reply { to: ReplyId(3), answer: given_up }));
+    }
 }
 
 #[test]
@@ -499,7 +565,7 @@ impl Cluster {
                         None => self.taken.remove(&k),
                     };
                 }
-                self.recipients.written(id);
+                self.recipients.written(id, None);
             }
             RecipientEffect::Send { call, request, .. } => {
                 self.donors.handle(ReplyId(call), request, |_| true, |_| Vec::new());

@@ -6,7 +6,7 @@ use sheaf_errors::{Error, Result};
 use super::{KeyPattern, KeyRange, Ranges, ShardPlacement, Version};
 
 /// What a shard's document of a sharded collection says: `{_id: <UUID>, ns, key, unique, lastmod, owned, receiving, leaving}`, where the
-/// last three are arrays of `{min, max}`.
+/// last three are arrays of `{min, max}`; what of `leaving` is being removed has `removing`.
 #[derive(Clone, Debug)]
 pub struct CollectionPlacement {
     /// The collection's name.
@@ -38,11 +38,19 @@ impl CollectionPlacement {
             return Err(broken());
         };
         let pattern = KeyPattern::parse(key)?;
-        let ranges = |name: &str| -> Result<Ranges> {
+        let those = |name: &str, those: &dyn Fn(&Value<'_>) -> bool| -> Result<Ranges> {
             let Some(list) = document.get(name) else { return Ok(Ranges::default()) };
             let list = list.as_array().ok_or_else(broken)?;
-            let ranges = list.values().map(|range| range_of(&pattern, range).ok_or_else(broken)?);
+            let ranges =
+                list.values().filter(those).map(|range| range_of(&pattern, range).ok_or_else(broken)?);
             Ok(Ranges::new(ranges.collect::<Result<Vec<_>>>()?))
+        };
+        let ranges = |name: &str| those(name, &|_| true);
+        // What was received in vain nobody could read; it goes at once.
+        let is_being_removed = |range: &Value<'_>| {
+            range
+                .as_doc()
+                .is_some_and(|range| range.get("removing").is_some() || range.get("since").is_none())
         };
         let version = Version { uuid, lastmod };
         let placement = ShardPlacement {
@@ -50,6 +58,7 @@ impl CollectionPlacement {
             owned: ranges("owned")?,
             receiving: ranges("receiving")?,
             leaving: ranges("leaving")?,
+            removing: those("leaving", &is_being_removed)?,
         };
         let unique = document.get("unique").is_some_and(|unique| unique.truthy());
         let unsplittable = document.get("unsplittable").is_some_and(|flag| flag.truthy());

@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::time::ClusterTime;
 
-use super::{Key, Ranges, Version};
+use super::{Key, KeyRange, Ranges, Version};
 
 /// What a shard owns of a sharded collection, as of a version. A row of its catalog: each snapshot has its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,6 +17,8 @@ pub struct ShardPlacement {
     pub receiving: Ranges,
     /// What it has given away and not removed yet: there, but not to be seen.
     pub leaving: Ranges,
+    /// What of that is being removed: some of it may be gone.
+    pub removing: Ranges,
 }
 
 /// What a router believes a shard to own when it sends a request there.
@@ -60,7 +62,8 @@ impl fmt::Display for Stale {
 impl ShardPlacement {
     /// A shard's that owns these ranges.
     pub fn new(version: Version, owned: Ranges) -> Self {
-        ShardPlacement { version, owned, receiving: Ranges::default(), leaving: Ranges::default() }
+        let none = Ranges::default;
+        ShardPlacement { version, owned, receiving: none(), leaving: none(), removing: none() }
     }
 
     /// Compares the version that a request came with; `changed_at` is when this view came to be.
@@ -87,6 +90,16 @@ impl ShardPlacement {
     /// Whether documents with this key are the shard's to write and to show.
     pub fn owns(&self, key: &Key) -> bool {
         self.owned.contains(key)
+    }
+
+    /// Whether all of what it owned once is there, for those who began to read then.
+    pub fn keeps(&self, owned: &Ranges) -> bool {
+        let there = self.owned.as_slice().iter().chain(self.leaving.as_slice());
+        let there = Ranges::new(there.cloned());
+        let is_there = |own: &KeyRange| {
+            there.covers(own) && !self.removing.as_slice().iter().any(|range| range.overlaps(own))
+        };
+        owned.as_slice().iter().all(is_there)
     }
 
     /// Whether documents have to be looked at one by one: some that are there are not to be seen.

@@ -273,7 +273,7 @@ impl World {
             }
             for then in entry.remove() {
                 match then {
-                    Then::Written(id) => process.moves.recipients.written(id),
+                    Then::Written(id) => process.moves.recipients.written(id, None),
                     Then::Placed(whose) => process.moves.placed(&whose, Ok(())),
                     Then::Removed { min, more } => {
                         process.moves.removals.removed(UUID, &min, Some(more));

@@ -250,7 +250,7 @@ impl PipelineCursor {
         op: &Operation<'_>,
         work: impl FnOnce(&mut Self, &mut Cx<'_>) -> Result<T>,
     ) -> Result<T> {
-        self.db.reads().attach(op.view()?);
+        self.db.reads().attach(op.view()?)?;
         let stop = op.interrupter();
         let interrupt = || stop.check();
         let before = examined(&mut *self.run);

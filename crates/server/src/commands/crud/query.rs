@@ -164,7 +164,7 @@ impl PlanCursor {
 
 impl ServerCursor for PlanCursor {
     fn fill(&mut self, op: &Operation<'_>, batch: &mut Batch<'_>) -> Result<Filled> {
-        self.reads.attach(op.view()?);
+        self.reads.attach(op.view()?)?;
         if self.await_data {
             self.waits = Some(Changes::on(self.executor.collection()));
         }

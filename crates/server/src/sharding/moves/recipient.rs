@@ -1,5 +1,6 @@
 //! The recipient: one thread of each received range asks the donor, another writes what it has told.
 
+use std::collections::BTreeMap;
 use std::collections::hash_map::Entry;
 use std::sync::mpsc;
 use std::sync::{Arc, Weak};
@@ -19,6 +20,10 @@ use crate::sharding::statistics::Statistics;
 
 /// How often the donor is asked whether to go on waiting for it.
 const PAUSE: Duration = Duration::from_millis(20);
+
+/// So many documents that something is in the way of may wait, and so many bytes of them.
+const WAITING_MAX: usize = 1000;
+const WAITING_BYTES_MAX: usize = 32 << 20;
 
 /// What is written, one after another.
 enum Work {
@@ -96,8 +101,10 @@ impl Moves {
         Ok(())
     }
 
-    /// Makes of the range what the donor has told of it.
-    fn take_in(&self, the_move: &Move, told: RawDoc<'_>) -> Result<()> {
+    /// Makes of the range what the donor has told of it. What something is in the way of waits.
+    ///
+    /// Errors: `DuplicateKey`, where too much waits.
+    fn take_in(&self, the_move: &Move, told: RawDoc<'_>, waiting: &mut Waiting) -> Result<()> {
         let go_on = || self.until_end();
         let mut unit = self.engine.write(&go_on);
         unit.set_from_migrate();
@@ -112,17 +119,20 @@ impl Moves {
         };
         for key in batch::gone(told) {
             again(|| remove_record(&mut unit, &collection, key, &has))?;
+            waiting.forget(key);
         }
-        unit.reserve(told.len());
+        unit.reserve(told.len() + waiting.bytes);
         let of = &self.sharding.statistics;
         let (documents, bytes) = match MoveAnswer::parse(told) {
             Some(MoveAnswer::Changed { .. }) => (&of.caught_up_here, &of.caught_up_bytes_here),
             _ => (&of.cloned_here, &of.cloned_bytes_here),
         };
+        let mut put = |document: RawDoc<'_>| again(|| put_record(&mut unit, &collection, document, &has));
         for document in batch::documents(told) {
-            again(|| put_record(&mut unit, &collection, document, &has))?;
+            waiting.unless(&collection, document, &mut put)?;
             Statistics::cloned(documents, bytes, document.len());
         }
+        waiting.again(&collection, &mut put)?;
         unit.commit()?;
         let Some(statements) = batch::statements(told) else {
             bail!(Code::PROTOCOL_ERROR, "the donor of a range has sent a statement that is none");
@@ -153,6 +163,71 @@ impl Moves {
             self.engine.put_statements(namespace, &unused, go_on)?;
         }
         Ok(())
+    }
+}
+
+/// Received documents that another document is in the way of, by their records' keys. One that another client's statement has given a key of this
+/// shard's is there already when the donor tells of what it was before; the note that it is gone comes then. What is in the
+/// way for good ends the move.
+#[derive(Default)]
+struct Waiting {
+    documents: BTreeMap<Vec<u8>, DocBuf>,
+    /// Of all these.
+    bytes: usize,
+    /// What was said of the last one.
+    why: Option<String>,
+}
+
+impl Waiting {
+    /// What is there of the record is not to be written any more.
+    fn forget(&mut self, key: &[u8]) {
+        if let Some(document) = self.documents.remove(key) {
+            self.bytes -= document.as_bytes().len();
+        }
+    }
+
+    /// Writes a document, unless something is in its way.
+    ///
+    /// Errors: those of writing; `DuplicateKey`, where too much waits.
+    fn unless(
+        &mut self,
+        collection: &Collection,
+        document: RawDoc<'_>,
+        put: &mut dyn FnMut(RawDoc<'_>) -> Result<()>,
+    ) -> Result<()> {
+        let done = put(document);
+        let in_the_way = done.as_ref().err().filter(|error| error.code() == Code::DUPLICATE_KEY);
+        if self.documents.is_empty() && in_the_way.is_none() {
+            return done;
+        }
+        let key = collection.record_key(document.get_or_missing("_id"))?;
+        self.forget(&key);
+        let Some(error) = in_the_way else { return done };
+        if self.documents.len() >= WAITING_MAX || self.bytes + document.len() > WAITING_BYTES_MAX {
+            return done;
+        }
+        self.why = Some(error.message().to_owned());
+        self.bytes += document.len();
+        self.documents.insert(key, document.into());
+        Ok(())
+    }
+
+    /// Writes those of which nothing is in the way any more.
+    ///
+    /// Errors: those of writing.
+    fn again(
+        &mut self,
+        collection: &Collection,
+        put: &mut dyn FnMut(RawDoc<'_>) -> Result<()>,
+    ) -> Result<()> {
+        let documents = std::mem::take(&mut self.documents);
+        self.bytes = 0;
+        documents.values().try_for_each(|document| self.unless(collection, document.as_raw(), put))
+    }
+
+    /// What is in the way, if anything is.
+    fn in_the_way(&self) -> Option<String> {
+        self.why.clone().filter(|_| !self.documents.is_empty())
     }
 }
 
@@ -237,6 +312,7 @@ fn ask(of: &Weak<Moves>, id: MoveId, asked: &mpsc::Receiver<(ShardId, u64, MoveR
 /// Writes what is received, and marks.
 fn write(of: &Weak<Moves>, id: MoveId, wanted: &mpsc::Receiver<Work>) {
     let mut the_move: Option<Arc<Move>> = None;
+    let mut waiting = Waiting::default();
     while let Ok(work) = wanted.recv() {
         let Some(moves) = of.upgrade() else { return };
         match work {
@@ -249,9 +325,9 @@ fn write(of: &Weak<Moves>, id: MoveId, wanted: &mpsc::Receiver<Work>) {
             }
             Work::Write(told) => {
                 let Some(the_move) = &the_move else { continue };
-                let written = moves.take_in(the_move, told.as_raw());
+                let written = moves.take_in(the_move, told.as_raw(), &mut waiting);
                 moves.now(|state| match written {
-                    Ok(()) => state.recipients.written(id),
+                    Ok(()) => state.recipients.written(id, waiting.in_the_way()),
                     Err(error) => state.recipients.write_failed(id, error.message().to_owned()),
                 });
             }

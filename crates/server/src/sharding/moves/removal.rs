@@ -49,7 +49,7 @@ struct Mark {
 }
 
 impl Moves {
-    /// Removes what has been leaving for `orphanCleanupDelaySecs`, and at once what nobody could read.
+    /// Removes what has been leaving for `orphanCleanupDelaySecs` and is not read any more, and at once what nobody could read.
     fn clean(&self) -> Result<()> {
         let has_marks = |placement: RawDoc<'_>| {
             placement.get("leaving").and_then(|list| list.as_array()).is_some_and(|list| !list.is_empty())
@@ -71,19 +71,28 @@ impl Moves {
     }
 
     fn remove(&self, mark: &Mark) -> Result<()> {
-        let go_on = || self.until_end();
         let range = KeyRange::new(&mark.min, &mark.max, mark.max == mark.pattern.max());
-        match Part::new(&self.engine, Uuid::from_bytes(mark.uuid), mark.pattern.clone(), range) {
+        let uuid = Uuid::from_bytes(mark.uuid);
+        if self.sharding.placements().has_readers(&uuid, &range) {
+            return Ok(());
+        }
+        // From here on what began to read earlier, on other members too, fails where it goes on.
+        self.change(mark, &PlacementChange::Removing { min: mark.min.clone() })?;
+        match Part::new(&self.engine, uuid, mark.pattern.clone(), range) {
             // It was dropped, or never made.
             Err(error) if error.code() == Code::NAMESPACE_NOT_FOUND => {}
             Err(error) => return Err(error),
             Ok(part) => self.empty(&part)?,
         }
+        self.change(mark, &PlacementChange::Removed { min: mark.min.clone() })
+    }
+
+    fn change(&self, mark: &Mark, change: &PlacementChange) -> Result<()> {
+        let go_on = || self.until_end();
         rows::change(&self.engine, &go_on, |documents| {
             let id = uuid_value(&mark.uuid);
             let known = documents.get(PLACEMENTS, id)?;
-            let removed = PlacementChange::Removed { min: mark.min.clone() };
-            match removed.apply(known.as_ref().map(DocBuf::as_raw))? {
+            match change.apply(known.as_ref().map(DocBuf::as_raw))? {
                 Some(changed) => documents.put(PLACEMENTS, changed.as_raw()),
                 None => Ok(()),
             }

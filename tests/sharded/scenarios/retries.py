@@ -1,6 +1,7 @@
 """Retryable statements that come through two routers at the same time."""
 
 import contextlib
+import itertools
 import threading
 import uuid
 
@@ -145,3 +146,49 @@ def statements_follow_a_database(cluster):
                 assert [plant["n"] for plant in db.plants.find(sort=[("_id", 1)])] == [1, 11, 58]
                 assert db.log.count_documents({}) == 1
         client.drop_database("followed")
+
+
+def by_id(ns, kind, at, change):
+    """One statement by `_id`, in both commands that have it."""
+    db, name = ns.split(".")
+    update = kind == "update"
+    statement = {"q": {"_id": at}, **({"u": change} if update else {"limit": 1})}
+    yield db, {kind: name, f"{kind}s": [statement]}
+    operation = {kind: 0, "filter": {"_id": at}, **({"updateMods": change} if update else {})}
+    yield "admin", {"bulkWrite": 1, "nsInfo": [{"ns": ns}], "ops": [operation]}
+
+
+@check
+def what_an_id_names_is_done_once_wherever_its_document_is(cluster):
+    """A statement by `_id` that comes again finds its document on another shard: by itself, by another client, or another document of the `_id`."""
+    # Sessions of those who send a statement again have its number.
+    with cluster.client(0) as client, cluster.client(1) as other, cluster.client(1) as third:
+        spread_evenly(third, "again.plants")
+        plants = third.again.plants
+        numbers = itertools.count(1000)
+
+        def on_other_shard(k):
+            here, there = (set(sharded.again.plants.distinct("k")) for sharded in shards)
+            return min((there if k in here else here) - {k})
+
+        with cluster.shards[0].direct(0) as first, cluster.shards[1].direct(0) as second:
+            shards = (first, second)
+            for what in ("itself", "another", "deleted"):
+                kind = "delete" if what == "deleted" else "update"
+                for form in range(2):
+                    at = next(numbers)
+                    plants.insert_one({"_id": at, "k": 1, "done": 0})
+                    elsewhere = on_other_shard(1)
+                    change = {"$inc": {"done": 1}, **({"$set": {"k": elsewhere}} if what == "itself" else {})}
+                    attempts = Attempts(*list(by_id("again.plants", kind, at, change))[form])
+                    attempts.send(client, "first")
+                    if what == "another":
+                        assert plants.update_one({"_id": at, "k": 1}, {"$set": {"k": elsewhere}}).modified_count == 1
+                    if what == "deleted":
+                        plants.insert_one({"_id": at, "k": elsewhere, "done": 1})
+                    attempts.send(other, "again")
+                    counts = [[answer.get(field) for field in ("n", "nModified", "nMatched", "nDeleted")]
+                              for answer in attempts.answers.values()]
+                    assert counts[0] == counts[1], (what, form, attempts.answers)
+                    document = plants.find_one({"_id": at})
+                    assert document == {"_id": at, "k": elsewhere, "done": 1}, (what, form, document)

@@ -278,7 +278,19 @@ impl<'b> Batch<'b> {
         self.build(op, to, &[at], std::iter::once(statement), said(op, asks))
     }
 
-    /// The command with these statements in the place of those that stand at `places`.
+    /// The command with these statements in the place of those at `places`, by which the operation's attempt asks what was executed.
+    pub fn questions<'s>(
+        &self,
+        op: &Operation<'_>,
+        to: &Addressed,
+        places: &[u32],
+        statements: impl Iterator<Item = RawDoc<'s>> + Clone,
+    ) -> Message {
+        self.build(op, to, places, statements, said(op, true))
+    }
+
+    /// The command with these statements in the place of those that stand at `places`, as the operation's attempt executes them, if there is
+    /// one.
     pub fn message_of<'s>(
         &self,
         op: &Operation<'_>,
@@ -286,7 +298,7 @@ impl<'b> Batch<'b> {
         places: &[u32],
         statements: impl Iterator<Item = RawDoc<'s>> + Clone,
     ) -> Message {
-        self.build(op, to, places, statements, None)
+        self.build(op, to, places, statements, said(op, false))
     }
 
     fn build<'s>(

@@ -9,6 +9,7 @@
 
 mod aim;
 mod anywhere;
+mod asked;
 mod attempt;
 mod batch;
 mod bulk;

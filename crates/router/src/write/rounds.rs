@@ -1,5 +1,7 @@
 //! Rounds of statements, until none is left.
 
+mod planned;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use sheaf_cluster::{Answer, Sharded};
@@ -9,6 +11,7 @@ use sheaf_shard::ShardId;
 
 use super::aim::Aiming;
 use super::anywhere::{self, has_done_nothing};
+use super::asked::{Asked, Going, Said};
 use super::moved::{self, Moved};
 use super::multi::Multis;
 use super::outcome::{Answers, Taken, is_stale};
@@ -90,6 +93,8 @@ struct Stale {
 struct Lot {
     to: Addressed,
     places: Vec<u32>,
+    /// Whether it has statements that several shards were asked for.
+    asked: bool,
 }
 
 /// Where a statement goes.
@@ -148,7 +153,7 @@ struct Rounds<'o, 'a, 'b, A> {
     multis: Multis,
     /// Statements whose documents are to be another shard's than the one that has said so.
     moving: Vec<Leaving>,
-    attempts: Attempts,
+    asked: Asked,
     /// Documents of an ordered batch go in runs: all together, one has failed.
     in_runs: bool,
 }
@@ -165,7 +170,7 @@ impl<'o, 'a, 'b, A: Answers> Rounds<'o, 'a, 'b, A> {
             answers,
             multis,
             moving: Vec::new(),
-            attempts: Attempts::default(),
+            asked: Asked::default(),
             in_runs: false,
         }
     }
@@ -227,6 +232,11 @@ impl<'o, 'a, 'b, A: Answers> Rounds<'o, 'a, 'b, A> {
                 Together::InRuns => self.in_runs = true,
             }
         }
+        match self.ask(placed)? {
+            Said::All => {}
+            Said::Stale(namespace, error) => return Ok(Some(Stale { namespace, error })),
+            Said::Again => return Ok(None),
+        }
         let planned = match (ordered || in_transaction) && !(in_transaction && inserts) {
             true if measured => self.measurements(placed)?,
             true => self.next_run(placed)?,
@@ -273,7 +283,7 @@ impl<'o, 'a, 'b, A: Answers> Rounds<'o, 'a, 'b, A> {
 
     /// Has the shards look for the document of a statement, and changes it.
     fn anywhere(&mut self, at: u32, sharded: &Sharded, shards: &[&ShardId]) -> Result<Option<Stale>> {
-        self.attempts.begin(self.op);
+        self.asked.begin(self.op);
         let done = match anywhere::run(self.op, self.batch, at, sharded, shards) {
             Ok((to, answer)) => self.take_one(at, &to, &answer),
             Err(error) => self.one_failed(at, error),
@@ -322,7 +332,7 @@ impl<'o, 'a, 'b, A: Answers> Rounds<'o, 'a, 'b, A> {
     }
 
     fn one_failed(&mut self, at: u32, error: Error) -> Result<Option<Stale>> {
-        if self.attempts.has_given_way(self.op, &error) {
+        if self.asked.has_given_way(self.op, &error) {
             self.left.push_back(at);
             return Ok(None);
         }
@@ -331,17 +341,6 @@ impl<'o, 'a, 'b, A: Answers> Rounds<'o, 'a, 'b, A> {
         }
         self.left.push_back(at);
         Ok(Some(Stale { namespace: self.batch.namespace_of(at), error }))
-    }
-
-    fn goes<'s>(&mut self, at: u32, placed: &'s [Placed]) -> Result<Goes<'s>> {
-        match &placed[self.batch.namespace_of(at)] {
-            Placed::Whole(to) => Ok(Goes::Whole(to)),
-            Placed::Spread(sharded) => {
-                let measured = self.batch.is_measured(at);
-                let aim = self.aiming.aim(self.batch.statements[at as usize], measured, sharded)?;
-                Ok(Goes::Spread(aim, sharded))
-            }
-        }
     }
 
     /// Inserts all documents of an ordered batch on their shards at once, in one transaction; where the client does not wait for a majority each
@@ -364,7 +363,7 @@ impl<'o, 'a, 'b, A: Answers> Rounds<'o, 'a, 'b, A> {
         if runs <= RUNS_IN_A_ROW {
             return Ok(Together::InRuns);
         }
-        let lot = |(shard, places)| Ok(Lot { to: self.op.addressed(sharded, shard)?, places });
+        let lot = |(shard, places)| Ok(Lot { to: self.op.addressed(sharded, shard)?, places, asked: false });
         let lots: Vec<Lot> = lots.into_iter().map(lot).collect::<Result<_>>()?;
         let (mut has_failed, mut committed, mut answers) = (false, Vec::new(), Vec::<A>::new());
         let done = within_each(self.op, &mut committed, || {
@@ -415,122 +414,20 @@ impl<'o, 'a, 'b, A: Answers> Rounds<'o, 'a, 'b, A> {
         }
     }
 
-    /// The statements at the beginning that one shard has in a row, or the one that concerns several.
-    fn next_run<'s>(&mut self, placed: &'s [Placed]) -> Result<Planned<'s>> {
-        let mut planned = Planned::default();
-        let mut run: Option<(usize, Addressed)> = None;
-        let mut taken = 0;
-        while let Some(at) = self.left.get(taken).copied() {
-            let namespace = self.batch.namespace_of(at);
-            let goes = self.goes(at, placed);
-            let to = match &goes {
-                Ok(Goes::Whole(to)) => Some((*to).clone()),
-                Ok(Goes::Spread(Aim::One(shard), sharded)) => match &run {
-                    Some((of, to)) if *of == namespace && to.target.name() == shard.as_str() => {
-                        Some(to.clone())
-                    }
-                    _ => Some(self.op.addressed(sharded, shard)?),
-                },
-                _ => None,
-            };
-            match (&run, to) {
-                (None, Some(to)) => run = Some((namespace, to)),
-                (Some((of, before)), Some(to))
-                    if *of == namespace && before.target.name() == to.target.name() => {}
-                (Some(_), _) => break,
-                (None, None) => {
-                    taken = 1;
-                    self.alone(at, goes, &mut planned)?;
-                    break;
-                }
-            }
-            taken += 1;
-        }
-        let places: Vec<u32> = self.left.drain(..taken).collect();
-        if let Some((_, to)) = run {
-            planned.lots.push(Lot { to, places });
-        }
-        Ok(planned)
+    /// Whether shards are asked for a statement that goes to several of them.
+    fn is_asked(&self, at: u32) -> bool {
+        self.op.is_retryable_write() && self.batch.is_single(at)
     }
 
-    /// The measurements up to the first that cannot be inserted. Shards find nothing wrong with single ones that has not been found here, so
-    /// that those of an ordered batch can go to all shards at once.
-    fn measurements<'s>(&mut self, placed: &'s [Placed]) -> Result<Planned<'s>> {
-        let mut fit = 0;
-        if let Placed::Spread(sharded) = &placed[0] {
-            let statements = &self.batch.statements;
-            let mut fits = |at: &u32| self.aiming.fits(statements[*at as usize], sharded);
-            fit = self.left.iter().take_while(|at| fits(at)).count();
-        }
-        if fit == 0 {
-            return self.next_run(placed);
-        }
-        let rest = self.left.split_off(fit);
-        let planned = self.all_at_once(placed);
-        self.left = rest;
-        planned
-    }
-
-    /// Plans a statement that has a round for itself.
-    fn alone<'s>(&mut self, at: u32, goes: Result<Goes<'s>>, planned: &mut Planned<'s>) -> Result<()> {
-        match goes {
-            Ok(Goes::Spread(Aim::Each(shards), sharded)) => {
-                for shard in self.multis.left_on(at, sharded, shards) {
-                    planned.lots.push(Lot { to: self.op.addressed(sharded, shard)?, places: vec![at] });
-                }
-            }
-            Ok(Goes::Spread(Aim::Anywhere(shards), sharded)) => planned.anywhere.push((at, sharded, shards)),
-            Ok(Goes::Spread(Aim::One(_), _) | Goes::Whole(_)) => unreachable!("it is part of a run"),
-            Err(error) => self.answers.fail(at, &error),
-        }
-        Ok(())
-    }
-
-    /// All that is left, by namespace and shard.
-    fn all_at_once<'s>(&mut self, placed: &'s [Placed]) -> Result<Planned<'s>> {
-        let mut planned = Planned::default();
-        let mut lots: BTreeMap<(usize, &str), Lot> = BTreeMap::new();
-        for at in std::mem::take(&mut self.left) {
-            let namespace = self.batch.namespace_of(at);
-            match self.goes(at, placed) {
-                Ok(Goes::Whole(to)) => {
-                    let lot = lots.entry((namespace, to.target.name()));
-                    let lot = lot.or_insert_with(|| Lot { to: to.clone(), places: Vec::new() });
-                    lot.places.push(at);
-                }
-                Ok(Goes::Spread(Aim::One(shard), sharded)) => {
-                    self.add(&mut lots, (namespace, shard), sharded, at)?;
-                }
-                Ok(Goes::Spread(Aim::Each(shards), sharded)) => {
-                    for shard in self.multis.left_on(at, sharded, shards) {
-                        self.add(&mut lots, (namespace, shard), sharded, at)?;
-                    }
-                }
-                Ok(Goes::Spread(Aim::Anywhere(shards), sharded)) => {
-                    planned.anywhere.push((at, sharded, shards))
-                }
-                Err(error) => self.answers.fail(at, &error),
+    /// Asks what was executed before of the statements that are about one document and go to several shards.
+    fn ask(&mut self, placed: &[Placed]) -> Result<Said> {
+        let mut going = Vec::new();
+        for at in self.left.iter().copied().filter(|at| self.is_asked(*at)).collect::<Vec<_>>() {
+            if let Ok(Goes::Spread(Aim::Each(shards), sharded)) = self.goes(at, placed) {
+                going.push(Going { at, sharded, shards });
             }
         }
-        planned.lots = lots.into_values().collect();
-        Ok(planned)
-    }
-
-    fn add<'s>(
-        &self,
-        lots: &mut BTreeMap<(usize, &'s str), Lot>,
-        (namespace, shard): (usize, &'s ShardId),
-        sharded: &Sharded,
-        at: u32,
-    ) -> Result<()> {
-        match lots.get_mut(&(namespace, shard.as_str())) {
-            Some(lot) => lot.places.push(at),
-            None => {
-                let lot = Lot { to: self.op.addressed(sharded, shard)?, places: vec![at] };
-                lots.insert((namespace, shard.as_str()), lot);
-            }
-        }
-        Ok(())
+        self.asked.ask::<A>(self.op, self.batch, &going)
     }
 
     /// Sends these, all at once, and takes in the answers.
@@ -538,14 +435,24 @@ impl<'o, 'a, 'b, A: Answers> Rounds<'o, 'a, 'b, A> {
         if lots.len() > 1 {
             self.op.choose_read_time();
         }
-        let messages = lots.iter().map(|lot| (&lot.to, self.message(placed, lot))).collect();
+        let messages = lots.iter().map(|lot| {
+            self.op.attempt.set(self.asked.attempt().filter(|_| lot.asked));
+            (&lot.to, self.message(placed, lot))
+        });
+        let messages = messages.collect();
+        self.op.attempt.set(None);
         let answers = forward::exchange_all(self.op, messages);
         let (mut stale, mut failed, mut over) = (None, Vec::new(), Vec::new());
         for (lot, answer) in lots.iter().zip(answers) {
             let taken = match answer {
                 Ok(answer) => self.answers.take(self.op, &lot.to.target, &lot.places, &answer)?,
                 Err(error) if is_stale(error.code()) => Taken { stale: Some((0, error)), ..Taken::default() },
+                Err(error) if lot.asked && self.asked.has_given_way(self.op, &error) => {
+                    self.left.extend(&lot.places);
+                    continue;
+                }
                 Err(error) => {
+                    let error = Attempts::for_client(error);
                     failed.push((lot.places.clone(), error));
                     continue;
                 }
@@ -559,7 +466,8 @@ impl<'o, 'a, 'b, A: Answers> Rounds<'o, 'a, 'b, A> {
                 (None, Some(first)) if self.batch.ordered || self.op.in_transaction() => first + 1,
                 (None, _) => lot.places.len(),
             };
-            let leaving = |at: &usize| Leaving { at: lot.places[*at], from: lot.to.clone(), attempt: None };
+            let attempt = self.asked.attempt().filter(|_| lot.asked);
+            let leaving = |at: &usize| Leaving { at: lot.places[*at], from: lot.to.clone(), attempt };
             self.moving.extend(taken.moving.iter().map(leaving));
             // A document that is to leave is as it was: the shard has done nothing of that statement.
             let leave: BTreeSet<usize> = taken.moving.iter().copied().collect();

@@ -4,7 +4,7 @@ import threading
 
 import pymongo
 from bson import MaxKey, MinKey
-from pymongo.errors import PyMongoError
+from pymongo.errors import DuplicateKeyError, PyMongoError
 
 from checks import check, refused
 from cluster import eventually
@@ -80,6 +80,35 @@ def a_document_leaves_for_where_it_is_received(cluster):
         assert held.error is None, held.error
         assert sorted(d["n"] for d in plants.find({"_id": {"$in": [5, 6]}})) == [-6, -5]
         assert plants.count_documents({}) == 40
+
+
+@check
+def what_has_left_is_in_nobody_s_way(cluster):
+    """What a shard still has of a range that it has given away, for minutes, gives way to the document itself, or to another of its `_id`."""
+    with cluster.client(0) as client:
+        plants = two_shards(client, "returning")
+        client.admin.command("split", "returning.plants", middle={"n": 20})
+        move(client, "returning.plants", {"n": 20}, {"n": MaxKey()}, "shard1")
+        assert plants.update_one({"_id": 25}, {"$set": {"n": 5}}).modified_count == 1
+        shown = plants.find_one_and_update({"_id": 26}, {"$set": {"n": 6}})
+        assert shown == {"_id": 26, "n": 26}, shown
+        assert plants.delete_one({"_id": 27}).deleted_count == 1
+
+        def inserted():
+            try:
+                return plants.insert_one({"_id": 27, "n": 7}).acknowledged
+            except DuplicateKeyError:
+                return False
+
+        eventually(inserted, "the remains make room")
+        assert sorted((d["_id"], d["n"]) for d in plants.find({"_id": {"$in": [25, 26, 27]}})) == [(25, 5), (26, 6), (27, 7)]
+        assert plants.count_documents({}) == 40
+        for at in (1, 21):
+            try:
+                plants.insert_one({"_id": at, "n": at})
+                raise AssertionError(f"{at} is there twice")
+            except DuplicateKeyError:
+                pass
 
 
 @check

@@ -164,7 +164,16 @@ impl Write for Guarded<'_, '_, '_> {
                 _ => self.op.not_owned(&collection.namespace, &placed),
             });
         }
-        self.inner.insert(collection, doc)?;
+        match self.inner.insert(collection, doc) {
+            Err(error) if error.code() == Code::DUPLICATE_KEY => {
+                if let Some(placed) = self.of(collection) {
+                    let record = collection.record_key(doc.get_or_missing("_id"))?;
+                    self.sharding.placements().has_met(placed, collection.uuid, record);
+                }
+                return Err(error);
+            }
+            done => done?,
+        }
         self.note(collection, doc);
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! What this shard owns of sharded collections: documents of `config.placements`, read in the state that an operation works on.
 
 use std::any::Any;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Deref;
 use std::sync::{Arc, Weak};
 
@@ -17,6 +17,9 @@ use super::traffic::Traffic;
 
 /// Where placements are kept. Each is an ordinary document: commits, snapshots, copies and rollbacks treat it as any other.
 pub const NAMESPACE: &str = "config.placements";
+
+/// So many records in the way are noted.
+const MET_MAX: usize = 10_000;
 
 /// So many are kept parsed.
 const PARSED_MAX: usize = 10_000;
@@ -72,6 +75,8 @@ pub struct Placements {
     parsed: RwLock<AHashMap<Uuid, Arc<Placed>>>,
     /// All that were given out and may be in use, by collection: cursors keep the one with which they began.
     given: Mutex<AHashMap<Uuid, Vec<Weak<Placed>>>>,
+    /// Records that inserts have met which may be none of the shard's own any more.
+    met: Mutex<BTreeSet<(Uuid, Vec<u8>)>>,
     /// By collection, across changes of its placement.
     traffic: RwLock<AHashMap<Uuid, Arc<Traffic>>>,
 }
@@ -140,6 +145,24 @@ impl Placements {
 }
 
 impl Placements {
+    /// An insert has met a record with its `_id`. If that lies in a range which has left it is removed soon, and not when its range is: nobody sees
+    /// what is in the way there.
+    pub fn has_met(&self, placed: &Placed, uuid: Uuid, record: Vec<u8>) {
+        let mut met = self.met.lock();
+        if !placed.placement.leaving.is_empty() && met.len() < MET_MAX {
+            met.insert((uuid, record));
+        }
+    }
+
+    /// What was met, by collection; it is forgotten here.
+    pub fn take_met(&self) -> BTreeMap<Uuid, Vec<Vec<u8>>> {
+        let mut by_collection: BTreeMap<Uuid, Vec<Vec<u8>>> = BTreeMap::new();
+        for (uuid, record) in std::mem::take(&mut *self.met.lock()) {
+            by_collection.entry(uuid).or_default().push(record);
+        }
+        by_collection
+    }
+
     /// Whether a cursor or a command reads the collection by a placement that had a part of this range: it may come to documents of it yet.
     pub fn has_readers(&self, uuid: &Uuid, range: &KeyRange) -> bool {
         let parsed = self.parsed.read();

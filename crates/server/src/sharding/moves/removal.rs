@@ -32,7 +32,7 @@ pub(super) fn run(of: &Weak<Moves>) {
             return;
         }
         if moves.term().is_some()
-            && let Err(error) = moves.clean()
+            && let Err(error) = moves.clear_ways().and_then(|()| moves.clean())
         {
             tracing::debug!(%error, "what has left this shard is not removed yet");
             std::thread::sleep(PAUSE);
@@ -49,6 +49,22 @@ struct Mark {
 }
 
 impl Moves {
+    /// Removes records that were in the way of inserts and lie in ranges which have left.
+    fn clear_ways(&self) -> Result<()> {
+        for (uuid, records) in self.sharding.placements().take_met() {
+            let is_of = |placement: RawDoc<'_>| uuid_of(placement) == Some(*uuid.as_bytes());
+            let found = rows::find(&self.engine.view()?, PLACEMENTS, is_of)?;
+            for placement in found.iter().filter(|placement| !is_closed(placement)) {
+                for mark in ranges_of(placement, "leaving") {
+                    let mark = Mark::parse(placement.as_raw(), mark)?;
+                    let part = Part::new(&self.engine, uuid, mark.pattern.clone(), mark.range())?;
+                    self.remove_records(&part, &mut records.clone())?;
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Removes what has been leaving for `orphanCleanupDelaySecs` and is not read any more, and at once what nobody could read.
     fn clean(&self) -> Result<()> {
         let has_marks = |placement: RawDoc<'_>| {
@@ -71,7 +87,7 @@ impl Moves {
     }
 
     fn remove(&self, mark: &Mark) -> Result<()> {
-        let range = KeyRange::new(&mark.min, &mark.max, mark.max == mark.pattern.max());
+        let range = mark.range();
         let uuid = Uuid::from_bytes(mark.uuid);
         if self.sharding.placements().has_readers(&uuid, &range) {
             return Ok(());
@@ -138,6 +154,10 @@ impl Moves {
 }
 
 impl Mark {
+    fn range(&self) -> KeyRange {
+        KeyRange::new(&self.min, &self.max, self.max == self.pattern.max())
+    }
+
     fn parse(placement: RawDoc<'_>, mark: RawDoc<'_>) -> Result<Mark> {
         let broken = || Error::bad_value("a placement has a range in 'leaving' that is none");
         let document = |of: RawDoc<'_>, name| of.get(name).and_then(|value| value.as_doc()).map(DocBuf::from);

@@ -147,7 +147,9 @@ def a_drained_shard_tells_what_its_ranges_wait_for(cluster):
         def note():
             status = client.admin.command("removeShard", "shard1")
             assert status["remaining"]["chunks"] == 1, status
-            return "waiting.plants" in status["note"] and "orphanCleanupDelaySecs" in status["note"]
+            # Nothing has to be moved by anybody else.
+            assert status["dbsToMove"] == status["collectionsToMove"] == [] and "moveCollection" not in status.get("note", ""), status
+            return all(part in status.get("note", "") for part in ("waiting.plants", "orphanCleanupDelaySecs"))
 
         eventually(note, "the note says why")
         with cluster.shards[0].direct(0) as shard:

@@ -75,18 +75,29 @@ impl Remaining {
         self.append_to_move(reply, if self.chunks > 0 { waits } else { "" });
     }
 
+    /// What is told in words: that there is something to move, and what ranges wait for. Empty, if neither is so.
+    fn note(&self, waits: &str) -> String {
+        let unnamed = |list: &[String]| list.len() - some_of(list).len();
+        let mut note = match self.collections.is_empty() && self.databases.is_empty() {
+            true => String::new(),
+            false => "you need to call moveCollection for collectionsToMove and afterwards movePrimary for the dbsToMove".to_owned(),
+        };
+        match (unnamed(&self.collections), unnamed(&self.databases)) {
+            (0, 0) => {}
+            (collections, databases) => note.push_str(&format!(
+                "; {collections} more collections and {databases} more databases are not listed"
+            )),
+        }
+        if note.is_empty() { waits.trim_start_matches("; ").to_owned() } else { note + waits }
+    }
+
     /// What clients have to move by themselves, and what ranges wait for. Most collections that are not sharded go with their database.
     fn append_to_move(&self, reply: &mut DocBuf, waits: &str) {
         let names = |list: &[String]| ArrayBuf::of(some_of(list).iter().map(String::as_str));
-        let note = "you need to call moveCollection for collectionsToMove and afterwards movePrimary for the dbsToMove";
-        let unnamed = |list: &[String]| list.len() - some_of(list).len();
-        let more = match (unnamed(&self.collections), unnamed(&self.databases)) {
-            (0, 0) => String::new(),
-            (collections, databases) => {
-                format!("; {collections} more collections and {databases} more databases are not listed")
-            }
-        };
-        reply.append("note", &format!("{note}{more}{waits}"));
+        let note = self.note(waits);
+        if !note.is_empty() {
+            reply.append("note", &note);
+        }
         reply.append("dbsToMove", Value::Array(names(&self.databases).as_raw()));
         reply.append("collectionsToMove", Value::Array(names(&self.collections).as_raw()));
     }
@@ -368,6 +379,13 @@ mod tests {
         let (listed, note) = shown(100_000);
         assert_eq!(listed, NAMES_BYTES / 200);
         assert!(note.contains("; 94758 more collections and 0 more databases are not listed"), "{note}");
+        // Where there is nothing to be moved by hand, nothing is asked for.
+        let chunks = Remaining { chunks: 1, collections: vec![], databases: vec![], ..remaining(0) };
+        assert_eq!(
+            chunks.note("; ranges of garden.plants wait: so it is"),
+            "ranges of garden.plants wait: so it is"
+        );
+        assert_eq!(chunks.note(""), "");
     }
 
     #[test]

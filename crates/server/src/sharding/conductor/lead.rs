@@ -290,7 +290,8 @@ fn misfit(error: Error) -> Misfit {
 }
 
 fn given_up(the_move: &Move, why: &str) -> Error {
-    let text = format!("the range of {} could not be moved to shard {}: {why}", the_move.ns, the_move.to);
+    let Move { ns, min, max, to, .. } = the_move;
+    let text = format!("the range of {ns} from {min} to {max} could not be moved to shard {to}: {why}");
     Error::new(Code::CONFLICTING_OPERATION_IN_PROGRESS, text)
 }
 
@@ -307,4 +308,32 @@ fn phase(of: &Move, effect: &ConductorEffect) -> DocBuf {
         ConductorEffect::Over(_) => "over",
     };
     doc! { "_id": &*of.ns, "op": "moveRange", "phase": phase }
+}
+
+#[cfg(test)]
+mod tests {
+    use sheaf_shard::moves::MoveId;
+    use sheaf_shard::placement::KeyPattern;
+
+    use super::*;
+
+    #[test]
+    fn who_is_told_that_a_range_stays_is_told_which() {
+        let pattern = KeyPattern::parse(doc! { "a": 1 }.as_raw()).unwrap();
+        let min = pattern.key(doc! { "a": 10 }.as_raw()).unwrap();
+        let of = Move {
+            id: MoveId([1; 16]),
+            ns: "garden.plants".into(),
+            uuid: [2; 16],
+            max: pattern.max(),
+            pattern,
+            min,
+            from: ShardId::new("s0"),
+            to: ShardId::new("s1"),
+        };
+        assert_eq!(
+            given_up(&of, "so it is").message(),
+            "the range of garden.plants from { a: 10 } to { a: MaxKey } could not be moved to shard s1: so it is"
+        );
+    }
 }

@@ -123,9 +123,21 @@ def settings_that_cannot_be_meant(cluster):
         before = settings.find_one({"_id": "balancer"})
         admin.command("balancerStart")
         assert admin.command("balancerStatus")["mode"] == "full"
-        for wrong in ({"mode": "sometimes"}, {"stopped": "yes"}, {"activeWindow": {"start": "22:00"}}):
-            settings.update_one({"_id": "balancer"}, {"$set": wrong})
-            assert admin.command("balancerStatus")["mode"] == "off", wrong
-            settings.replace_one({"_id": "balancer"}, {"mode": "full", "stopped": False})
+        for wrong in ({"mode": "sometimes"}, {"stopped": "yes"}, {"stopped": 1}, {"activeWindow": {"start": "22:00"}},
+                      {"activeWindow": "night"}, {"stoppped": True}, {"_waitForDelete": "yes"}, {"_secondaryThrottle": 1},
+                      {"attemptToBalanceJumboChunks": 1}):
+            refused(121, lambda: settings.update_one({"_id": "balancer"}, {"$set": wrong}))
+            assert admin.command("balancerStatus")["mode"] == "full", wrong
+        for right in ({"_secondaryThrottle": {"w": "majority"}}, {"_secondaryThrottle": True}, {"_waitForDelete": True},
+                      {"attemptToBalanceJumboChunks": False}):
+            settings.update_one({"_id": "balancer"}, {"$set": right})
+        # What a validator does not see.
+        settings.update_one({"_id": "balancer"}, {"$set": {"activeWindow": {"start": "25:00", "stop": "6:00"}}})
+        assert admin.command("balancerStatus")["mode"] == "off"
+        settings.replace_one({"_id": "balancer"}, {"mode": "full", "stopped": False})
+        assert admin.command("balancerStatus")["mode"] == "full"
+        # It is no client's to change.
+        for change in ({"validator": {}}, {"validationLevel": "off"}, {"validationAction": "warn"}):
+            refused(72, lambda: client.config.command({"collMod": "settings", **change}))
         admin.command("balancerStop")
         assert settings.find_one({"_id": "balancer"}) == before

@@ -18,6 +18,7 @@ use crate::commands::crud::rights::may_make_view;
 use crate::commands::timeseries::{
     buckets_name, change_spans, check_spans, expire_after, is_measured, options_of,
 };
+use crate::default_concerns::SETTINGS;
 use crate::op::Operation;
 use crate::reply::Reply;
 
@@ -102,6 +103,7 @@ impl<'a> Command<'a, Operation<'a>> for CollMod<'a> {
     fn run(self, op: &Operation<'a>) -> Result<Reply> {
         let namespace = op.namespace(self.collection);
         op.metrics().namespace.replace(Some(namespace.clone()));
+        self.check_settings(&namespace)?;
         let catalog = op.catalog();
         let found = catalog.collection(&namespace);
         if self.dry_run {
@@ -177,6 +179,16 @@ impl CollMod<'_> {
         }
         if !is_collection {
             bail!(Code::INVALID_OPTIONS, "option not supported on a view: index");
+        }
+        Ok(())
+    }
+
+    /// What may stand in `config.settings` is the server's to say.
+    fn check_settings(&self, namespace: &str) -> Result<()> {
+        let changes =
+            self.validator.is_some() || self.validation_level.is_some() || self.validation_action.is_some();
+        if changes && namespace == SETTINGS {
+            bail!(Code::INVALID_OPTIONS, "Document validators not allowed on system collection {SETTINGS}");
         }
         Ok(())
     }

@@ -1,5 +1,5 @@
-//! What may stand in `config.settings`: a validator keeps out what nobody reads and sizes that cannot be, and a document of the balancer
-//! that cannot be read stops it, as in MongoDB.
+//! What may stand in `config.settings`: a validator keeps out what nobody reads, sizes that cannot be and settings of the balancer of other
+//! types; a document of the balancer that cannot be read all the same, as for a time that no clock shows, stops it, as in MongoDB.
 
 use sheaf_bson::{DocBuf, RawDoc, Value, doc};
 use sheaf_errors::{Code, Result, bail};
@@ -25,7 +25,19 @@ fn validator() -> DocBuf {
                 },
                 "additionalProperties": false
             },
-            { "properties": { "_id": { "enum": ["balancer", "automerge", "ReadWriteConcernDefaults", "audit"] } } }
+            {
+                "properties": {
+                    "_id": { "enum": ["balancer"] },
+                    "mode": { "enum": ["full", "off"] },
+                    "stopped": { "bsonType": "bool" },
+                    "activeWindow": { "bsonType": "object", "required": ["start", "stop"] },
+                    "_secondaryThrottle": { "bsonType": ["bool", "object"] },
+                    "_waitForDelete": { "bsonType": "bool" },
+                    "attemptToBalanceJumboChunks": { "bsonType": "bool" }
+                },
+                "additionalProperties": false
+            },
+            { "properties": { "_id": { "enum": ["automerge", "ReadWriteConcernDefaults", "audit"] } } }
         ] }
     }
 }
@@ -34,11 +46,15 @@ impl Conductor {
     /// Has `config.settings` keep out what cannot be meant.
     pub(super) fn guard_settings(&self, go_on: Interrupt<'_>) -> Result<()> {
         let catalog = self.engine.catalog();
-        let known = catalog.collection(SETTINGS);
-        if known.is_none_or(|known| known.options.as_raw().get("validator").is_some()) {
+        let validator = validator();
+        let is_guarded = |known: &Collection| {
+            known.options.as_raw().get("validator").and_then(|known| known.as_doc())
+                == Some(validator.as_raw())
+        };
+        // An older one lets more in.
+        if catalog.collection(SETTINGS).is_none_or(|known| is_guarded(known)) {
             return Ok(());
         }
-        let validator = validator();
         let change = |now: &Collection| {
             let changes = [
                 ("validator", Value::Document(validator.as_raw())),

@@ -25,6 +25,7 @@ pub struct Settings {
     pub repl_set: Option<String>,
     pub cluster_role: Option<ClusterRole>,
     pub config_db: Option<String>,
+    pub local_threshold: Option<u32>,
     pub oplog_size_mb: Option<u64>,
     pub oplog_min_retention_hours: Option<f64>,
     pub journal: Option<bool>,
@@ -109,6 +110,7 @@ impl Settings {
             repl_set,
             cluster_role,
             config_db,
+            local_threshold,
             oplog_size_mb,
             oplog_min_retention_hours,
             journal,
@@ -141,17 +143,45 @@ impl Settings {
     }
 }
 
+/// Whose configuration file it is.
+#[derive(Clone, Copy, PartialEq)]
+pub enum Process {
+    /// A server's, mongod's.
+    Server,
+    /// A router's, mongos'.
+    Router,
+}
+
+impl Process {
+    /// Whether its file may have this option: what would have no effect there is told, not passed over.
+    fn has(self, path: &str) -> bool {
+        match self {
+            Process::Server => !matches!(path, "sharding.configDB" | "replication.localPingThresholdMs"),
+            Process::Router => {
+                let is_servers = matches!(
+                    path,
+                    "replication.replSetName"
+                        | "replication.oplogSizeMB"
+                        | "sharding.clusterRole"
+                        | "operationProfiling.mode"
+                );
+                !is_servers && !path.starts_with("storage.")
+            }
+        }
+    }
+}
+
 /// Reads a configuration file.
 ///
 /// Errors: a text for the user; unknown keys are errors, as in mongod.
-pub fn read(path: &Path) -> Result<Settings, String> {
+pub fn read(path: &Path, process: Process) -> Result<Settings, String> {
     let text = std::fs::read_to_string(path)
         .map_err(|error| format!("Error opening config file {}: {error}", path.display()))?;
-    parse(&text)
+    parse(&text, process)
 }
 
 /// Parses a configuration file's text.
-pub fn parse(text: &str) -> Result<Settings, String> {
+pub fn parse(text: &str, process: Process) -> Result<Settings, String> {
     let mut settings = Settings::default();
     if text.trim().is_empty() {
         return Ok(settings);
@@ -160,14 +190,14 @@ pub fn parse(text: &str) -> Result<Settings, String> {
         serde_yaml_ng::from_str(text).map_err(|error| format!("Error parsing YAML config file: {error}"))?;
     match value {
         Value::Null => {}
-        Value::Mapping(_) => section(&mut settings, "", &value)?,
+        Value::Mapping(_) => section(&mut settings, process, "", &value)?,
         _ => return Err("Error parsing YAML config file: no map at top level".to_owned()),
     }
     Ok(settings)
 }
 
 /// Walks nested maps; keys are named by their dotted paths, which may stand dotted in the file too.
-fn section(settings: &mut Settings, prefix: &str, value: &Value) -> Result<(), String> {
+fn section(settings: &mut Settings, process: Process, prefix: &str, value: &Value) -> Result<(), String> {
     let Value::Mapping(map) = value else { return Err(format!("{prefix} must be a map")) };
     for (key, value) in map {
         let Some(key) = key.as_str() else { return Err("keys must be strings".to_owned()) };
@@ -175,7 +205,9 @@ fn section(settings: &mut Settings, prefix: &str, value: &Value) -> Result<(), S
         if path == "setParameter" {
             parameters(settings, value)?;
         } else if matches!(value, Value::Mapping(_)) {
-            section(settings, &path, value)?;
+            section(settings, process, &path, value)?;
+        } else if !process.has(&path) {
+            return Err(format!("Unrecognized option: {path}"));
         } else if !value.is_null() {
             apply(settings, &path, value)?;
         }
@@ -265,7 +297,7 @@ fn apply(settings: &mut Settings, path: &str, value: &Value) -> Result<(), Strin
             settings.cluster_role = Some(role);
         }
         "sharding.configDB" => settings.config_db = Some(text(path, value)?),
-        "replication.localPingThresholdMs" => {}
+        "replication.localPingThresholdMs" => settings.local_threshold = Some(number(path, value)? as u32),
         "security.authorization" => {
             settings.auth = Some(match text(path, value)?.as_str() {
                 "enabled" => true,
@@ -334,6 +366,27 @@ fn boolean(path: &str, value: &Value) -> Result<bool, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn parse(text: &str) -> Result<Settings, String> {
+        super::parse(text, Process::Server)
+    }
+
+    #[test]
+    fn options_of_the_other_process_are_none() {
+        let refused = |process: Process, text: &str| super::parse(text, process).unwrap_err();
+        let config_db = "sharding:\n  configDB: config/localhost:27019\n";
+        assert_eq!(refused(Process::Server, config_db), "Unrecognized option: sharding.configDB");
+        let read = super::parse(config_db, Process::Router).unwrap();
+        assert_eq!(read.config_db.as_deref(), Some("config/localhost:27019"));
+        let read = super::parse("replication.localPingThresholdMs: 30", Process::Router).unwrap();
+        assert_eq!(read.local_threshold, Some(30));
+        for text in ["storage.dbPath: data", "sharding.clusterRole: shardsvr", "replication.replSetName: rs"]
+        {
+            let option = text.split(':').next().unwrap();
+            assert_eq!(refused(Process::Router, text), format!("Unrecognized option: {option}"));
+            assert!(parse(text).is_ok(), "{text}");
+        }
+    }
 
     #[test]
     fn addresses_without_a_limit_are_ranges() {

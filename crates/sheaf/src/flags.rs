@@ -417,6 +417,7 @@ impl RouterFlags {
     ///
     /// Errors: a text for the user.
     pub fn settings(&self) -> Result<Settings, String> {
-        Ok(Settings { config_db: self.configdb.clone(), ..self.process.settings()? })
+        let (config_db, local_threshold) = (self.configdb.clone(), self.local_threshold);
+        Ok(Settings { config_db, local_threshold, ..self.process.settings()? })
     }
 }

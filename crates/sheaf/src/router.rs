@@ -47,7 +47,7 @@ pub fn main(flags: &RouterFlags, argv: &[String]) -> ExitCode {
         Ok(Mongos(router)) => router,
         Err(error) => return bad_options(error.message()),
     };
-    if let Some(millis) = flags.local_threshold {
+    if let Some(millis) = settings.local_threshold {
         router.set_local_threshold(Duration::from_millis(u64::from(millis)));
     }
     let (control, data) = match runtimes() {
@@ -82,7 +82,7 @@ pub fn options(settings: &Settings, argv: &[String]) -> Result<FrontOptions, Str
 
 fn settings(flags: &RouterFlags) -> Result<(Settings, SetAddress), String> {
     let file = match &flags.process.config {
-        Some(path) => config::read(path)?,
+        Some(path) => config::read(path, config::Process::Router)?,
         None => Settings::default(),
     };
     let settings = flags.settings()?.or(file);

@@ -74,7 +74,7 @@ pub fn main(flags: ServerFlags, argv: &[String]) -> ExitCode {
 
 fn settings(flags: &ServerFlags) -> Result<Settings, String> {
     let file = match &flags.process.config {
-        Some(path) => config::read(path)?,
+        Some(path) => config::read(path, config::Process::Server)?,
         None => Settings::default(),
     };
     let settings = flags.settings()?.or(file);

@@ -93,10 +93,10 @@ pub fn write(settings: &Settings, doc: &mut DocWriter<'_, Vec<u8>>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::parse;
+    use crate::config::{Process, parse};
 
     fn of(text: &str) -> Result<Option<AuditOptions>, String> {
-        options(&parse(text).unwrap())
+        options(&parse(text, Process::Server).unwrap())
     }
 
     #[test]

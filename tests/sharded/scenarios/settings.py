@@ -36,6 +36,9 @@ def migrations_are_allowed_or_not(cluster):
         assert "permitMigrations" not in known.find_one({"_id": "still.plants"})
         move("shard1")
         assert client.still.plants.count_documents({}) == 11
+        # Of several chunks none is moved, also where the first is there already.
+        for to in ("shard0", "shard1"):
+            refused(2, lambda: admin.command({"moveRange": "still.plants", "min": {"_id": 0}, "max": {"_id": 7}, "toShard": to}))
         client.drop_database("still")
 
 

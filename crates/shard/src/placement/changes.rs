@@ -102,15 +102,23 @@ impl RoutingTable {
         of_major.map(|chunk| chunk.lastmod.increment()).max().unwrap_or(0)
     }
 
+    /// The chunk in which the keys from `min` to `max` lie.
+    ///
+    /// Errors: `BadValue`, if they are of more than one.
+    pub fn only_chunk_of(&self, min: &Key, max: &Key) -> Result<&Chunk> {
+        let chunk = self.chunk_of(min);
+        if min >= max || *max > chunk.max {
+            return Err(Error::bad_value(format!("the keys from {min} to {max} do not lie in one chunk")));
+        }
+        Ok(chunk)
+    }
+
     /// Gives the keys from `min` to `max` to another shard as of `at`; the chunk that they lie in is cut there. One of the chunks that its
     /// owner keeps gets a new version too, so that requests which do not know of the move are stale there.
     ///
     /// Errors: `BadValue`, if they are of more than one chunk, or that shard's already.
     pub fn move_range(&self, min: &Key, max: &Key, to: &ShardId, at: ClusterTime) -> Result<Vec<Chunk>> {
-        let chunk = self.chunk_of(min);
-        if min >= max || *max > chunk.max {
-            return Err(Error::bad_value(format!("the keys from {min} to {max} do not lie in one chunk")));
-        }
+        let chunk = self.only_chunk_of(min, max)?;
         if chunk.shard() == to {
             return Err(Error::bad_value(format!("the keys from {min} to {max} are on {to} already")));
         }

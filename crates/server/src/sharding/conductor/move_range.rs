@@ -111,7 +111,8 @@ impl Conductor {
             );
         }
         let (min, max) = range(&chunks)?;
-        let from = chunks.table.owner(&min).clone();
+        // Also where the first chunk is there already: the others would stay, and nobody be told.
+        let from = chunks.table.only_chunk_of(&min, &max)?.shard().clone();
         if from.as_str() == to {
             return Ok(());
         }

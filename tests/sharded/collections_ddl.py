@@ -439,6 +439,22 @@ def metadata_is_checked(cluster):
         assert [one["type"] for one in found("admin")] == ["MissingLocalCollection"]
         client.drop_database("ddlchecked")
         assert found("admin") == []
+        admin.command("enableSharding", "ddlstray", primaryShard="shard0")
+        admin.command("shardCollection", "ddlstray.plants", key={"_id": "hashed"})
+        client.ddlstray.create_collection("measured", timeseries={"timeField": "t"})
+        client.ddlstray.plain.insert_one({"_id": 1})
+        with cluster.shards[1].direct(0) as shard:
+            for name in ("stray", "stray2"):
+                shard.ddlstray[name].insert_one({"_id": 1})
+            uuid = shard.ddlstray.command("listCollections", filter={"name": "stray"})["cursor"]["firstBatch"][0]["info"]["uuid"]
+            one, two = sorted(found("ddlstray"), key=lambda one: one["details"]["namespace"])
+            assert one["type"] == two["type"] == "MisplacedCollection" and one["details"] == {
+                "namespace": "ddlstray.stray", "shard": "shard1", "localUUID": uuid}, one
+            assert found("ddlstray", what="stray2") == [two] and found("ddlstray", what="plain") == []
+            for name in ("stray", "stray2"):
+                shard.ddlstray[name].drop()
+        assert found("ddlstray") == []
+        client.drop_database("ddlstray")
 
 
 @alone(shards=2, members=1, routers=1)

@@ -118,6 +118,7 @@ def nobody_names_a_time_far_ahead(cluster):
     """A frame with the last of all times ended a shard's primary."""
     last = bson.Timestamp(2**32 - 1, 2**32 - 1)
     with cluster.client() as client, cluster.shards[0].direct(0) as shard:
+        client.admin.command("enableSharding", "far", primaryShard="shard0")
         client.far.plants.insert_one({"_id": 1})
         shard.admin.command("holdSnapshots", 1, times=[last])
         with client.far.plants.watch(max_await_time_ms=100) as stream:

@@ -1,4 +1,5 @@
-//! `checkMetadataConsistency`: whether the directory and the shards say the same of sharded collections.
+//! `checkMetadataConsistency`: whether the directory and the shards say the same of sharded collections, and the others lie where they are
+//! looked for.
 
 use std::collections::BTreeSet;
 
@@ -6,10 +7,11 @@ use sheaf_bson::{ArrayBuf, DocBuf, RawDoc, Value, doc};
 use sheaf_errors::{Code, Result};
 use sheaf_shard::ShardId;
 use sheaf_storage::Interrupt;
+use sheaf_timeseries::BUCKETS_PREFIX;
 
 use super::chunks::{COLLECTIONS, Entry};
-use super::ddl::text;
-use super::{Conductor, db_of, uuid_of, uuid_value};
+use super::ddl::{name_of, text};
+use super::{Conductor, DATABASES, db_of, uuid_of, uuid_value};
 use crate::args::{Args, Loose};
 use crate::sharding::participants::name;
 
@@ -39,6 +41,9 @@ impl Conductor {
             let Some(entry) = self.entry(entry.namespace())? else { continue };
             self.check_collection(&entry, indexes, &mut all, go_on)?;
         }
+        for db in self.find(DATABASES, |db| scope.is_empty() || name_of(db) == db_of(&scope))? {
+            self.check_database(name_of(db.as_raw()), &concerned, &mut all, go_on)?;
+        }
         let batch = ArrayBuf::build(|list| {
             for found in &all {
                 let shown =
@@ -47,6 +52,66 @@ impl Conductor {
             }
         });
         Ok(doc! { "inconsistencies": Value::Array(batch.as_raw()) })
+    }
+
+    /// Looks for collections that are not sharded and lie where no router looks for them.
+    fn check_database(
+        &self,
+        db: &str,
+        concerned: &dyn Fn(&str) -> bool,
+        all: &mut Vec<Inconsistency<'_>>,
+        go_on: Interrupt<'_>,
+    ) -> Result<()> {
+        let _turn = self.turn(db, go_on)?;
+        // It may have been dropped since.
+        let Some(known) = self.get(DATABASES, Value::String(db))? else { return Ok(()) };
+        let placed = self.find(COLLECTIONS, |entry| db_of(name_of(entry)) == db)?;
+        let has_place = |namespace: &str| placed.iter().any(|entry| name_of(entry.as_raw()) == namespace);
+        for shard in self.shards()? {
+            if shard.name == text(known.as_raw(), "primary") {
+                continue;
+            }
+            for found in self.collections_on(&shard.name, db, go_on)? {
+                let found = found.as_raw();
+                let own = text(found, "name");
+                let namespace = format!("{db}.{own}");
+                let is_internal = own.starts_with("system.") && !own.starts_with(BUCKETS_PREFIX);
+                if is_internal
+                    || text(found, "type") == "view"
+                    || has_place(&namespace)
+                    || !concerned(&namespace)
+                {
+                    continue;
+                }
+                let info = found.get("info").and_then(|info| info.as_doc()).unwrap_or(RawDoc::EMPTY);
+                all.push(Inconsistency {
+                    kind: "MisplacedCollection",
+                    description: "A collection that is not sharded lies on another shard than its database's",
+                    details: doc! {
+                        "namespace": &namespace, "shard": &shard.name, "localUUID": info.get_or_missing("uuid")
+                    },
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// What `listCollections` tells of a database on a shard.
+    fn collections_on(&self, shard: &str, db: &str, go_on: Interrupt<'_>) -> Result<Vec<DocBuf>> {
+        let mut found = Vec::new();
+        let mut command = doc! { "listCollections": 1 };
+        loop {
+            let told = self.ask_of(shard, db, &command, go_on)?;
+            let cursor =
+                told.as_raw().get("cursor").and_then(|cursor| cursor.as_doc()).unwrap_or(RawDoc::EMPTY);
+            let batch = cursor.get("firstBatch").or_else(|| cursor.get("nextBatch"));
+            let batch = batch.and_then(|batch| batch.as_array()).unwrap_or(RawDoc::EMPTY);
+            found.extend(batch.values().filter_map(|entry| entry.as_doc().map(DocBuf::from)));
+            match cursor.get("id").and_then(|id| id.as_exact_i64()).unwrap_or(0) {
+                0 => return Ok(found),
+                id => command = doc! { "getMore": id, "collection": "$cmd.listCollections" },
+            }
+        }
     }
 
     fn check_collection(

@@ -61,8 +61,21 @@ impl Conductor {
     ///
     /// Errors: as [`Conductor::tell`].
     pub(super) fn ask(&self, shard: &str, command: &DocBuf, go_on: Interrupt<'_>) -> Result<DocBuf> {
+        self.ask_of(shard, "admin", command, go_on)
+    }
+
+    /// The same of a command on a database.
+    ///
+    /// Errors: as [`Conductor::tell`].
+    pub(super) fn ask_of(
+        &self,
+        shard: &str,
+        db: &str,
+        command: &DocBuf,
+        go_on: Interrupt<'_>,
+    ) -> Result<DocBuf> {
         let set = self.set(shard)?;
-        let reply = sheaf_cluster::run(&set, &self.clock, "admin", command, true, &|| go_on());
+        let reply = sheaf_cluster::run(&set, &self.clock, db, command, true, &|| go_on());
         if let Some(time) = self.clock.now() {
             self.replica.observe_time(time);
         }

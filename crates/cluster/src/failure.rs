@@ -71,7 +71,8 @@ pub fn unreachable(host: &str, error: &sheaf_client::Error) -> Error {
     let code = match error {
         sheaf_client::Error::Io(error) if error.kind() == ErrorKind::TimedOut => Code::NETWORK_TIMEOUT,
         sheaf_client::Error::Io(_) => Code::HOST_UNREACHABLE,
-        sheaf_client::Error::Usage(_) => Code::BSON_OBJECT_TOO_LARGE,
+        // Nothing was sent.
+        sheaf_client::Error::Usage(why) => return Error::new(Code::BSON_OBJECT_TOO_LARGE, why.as_str()),
         _ => Code::PROTOCOL_ERROR,
     };
     Error::new(code, format!("Error connecting to {host} :: caused by :: {error}"))

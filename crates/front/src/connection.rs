@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use sheaf_errors::{Code, Error};
 use sheaf_wire::{
-    Compressor, Flags, HEADER_LEN, Header, MAX_MESSAGE_SIZE, OpCode, WireError, compress, decompress,
-    finish_msg, op_reply,
+    ADDED_ON_THE_WAY, Compressor, Flags, HEADER_LEN, Header, MAX_MESSAGE_SIZE, OpCode, WireError, compress,
+    decompress, finish_msg, op_reply,
 };
 
 use crate::audit::noted;
@@ -474,7 +474,7 @@ impl<S: Socket> Connection<S> {
 /// The length of a packed message's contents, as it claims; too large a claim is refused later.
 fn unpacked_length(packed: &[u8]) -> usize {
     let claim = packed.get(HEADER_LEN + 4..).and_then(|rest| rest.first_chunk::<4>());
-    claim.map_or(0, |claim| u32::from_le_bytes(*claim) as usize).min(MAX_MESSAGE_SIZE)
+    claim.map_or(0, |claim| u32::from_le_bytes(*claim) as usize).min(MAX_MESSAGE_SIZE + ADDED_ON_THE_WAY)
 }
 
 fn reason(error: WireError) -> String {

@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 
 use crate::WireError;
-use crate::header::{HEADER_LEN, Header, MAX_MESSAGE_SIZE, OpCode};
+use crate::header::{ADDED_ON_THE_WAY, HEADER_LEN, Header, MAX_MESSAGE_SIZE, OpCode};
 
 /// Bytes between the header and the compressed ones: opcode, size, compressor.
 const PREFIX_LEN: usize = 4 + 4 + 1;
@@ -76,7 +76,7 @@ pub fn decompress(bytes: &[u8]) -> Result<(Vec<u8>, Compressor), WireError> {
         return Err(WireError::close(format!("compressed message holds opcode {}", opcode.number())));
     }
     let claimed = match usize::try_from(int(4)) {
-        Ok(size) if size <= MAX_MESSAGE_SIZE - HEADER_LEN => size,
+        Ok(size) if size <= MAX_MESSAGE_SIZE + ADDED_ON_THE_WAY - HEADER_LEN => size,
         _ => return Err(WireError::close("Decompressed message would be larger than maximum message size")),
     };
     let Some(compressor) = Compressor::from_id(prefix[8]) else {

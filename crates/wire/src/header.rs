@@ -8,8 +8,9 @@ pub const HEADER_LEN: usize = 16;
 /// Largest message, header included: `maxMessageSizeBytes` of hello.
 pub const MAX_MESSAGE_SIZE: usize = 48_000_000;
 
-/// What a router may add to a client's message on its way to a shard: times, concerns, numbers of statements.
-pub const ADDED_ON_THE_WAY: usize = 64 << 10;
+/// What a router may add to a client's message on its way to a shard: times, concerns, and for each of up to 100,000 statements its number (12
+/// bytes) and an `_id` (17 bytes).
+pub const ADDED_ON_THE_WAY: usize = 4 << 20;
 
 /// Operation codes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

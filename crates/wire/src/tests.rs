@@ -66,11 +66,17 @@ fn checksums_are_verified() {
 
 #[test]
 fn lengths_are_checked_before_they_are_believed() {
-    for length in [0i32, 15, -1, 48_000_001 + (64 << 10), i32::MAX, i32::MIN] {
+    for length in [0i32, 15, -1, 48_000_001 + (4 << 20), i32::MAX, i32::MIN] {
         let mut head = [0u8; 16];
         head[..4].copy_from_slice(&length.to_le_bytes());
         assert!(Header::parse(&head).is_err(), "{length}");
     }
+    // The largest message of a client, with what a router adds for each of 100,000 statements.
+    let mut head = [0u8; 16];
+    let largest: i32 = 48_000_000 + 100_000 * (12 + 17) + (64 << 10);
+    head[..4].copy_from_slice(&largest.to_le_bytes());
+    head[12..].copy_from_slice(&2013i32.to_le_bytes());
+    assert!(Header::parse(&head).is_ok());
 }
 
 #[test]

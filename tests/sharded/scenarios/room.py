@@ -1,4 +1,4 @@
-"""What a router may hold for its clients."""
+"""What a router may hold for its clients, and what it sends on."""
 
 import socket
 import struct
@@ -60,3 +60,15 @@ def replies_that_nobody_reads_have_an_end(cluster):
             eventually(lambda: client.room.plants.count_documents({}) == 2100, "the router goes on")
     finally:
         router.cleanup()
+
+
+@check
+def full_batches_arrive(cluster):
+    """What fills a client's message is longer on its way to a shard, by the numbers of its statements."""
+    with cluster.client() as client:
+        client.admin.command("shardCollection", "full.plants", key={"k": 1})
+        plants = [{"_id": at, "k": at, "text": "x" * 2000} for at in range(24_000)]
+        assert sum(len(bson.encode(plant)) for plant in plants) > 48_000_000
+        assert len(client.full.plants.insert_many(plants).inserted_ids) == len(plants)
+        assert client.full.plants.estimated_document_count() == len(plants)
+        client.drop_database("full")

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use sheaf_bson::{Bump, OwnedValue, Value, array_in};
 use sheaf_collation::{SharedCollator, compare_by};
-use sheaf_errors::{Result, bail};
+use sheaf_errors::{Code, Result, bail};
 use sheaf_expr::{Expr, ParseCx};
 
 use super::state::{Parsed, State, check_state_memory, partial_elements};
@@ -47,7 +47,8 @@ pub(super) fn parse_max(name: &'static str, argument: Value<'_>, cx: &mut ParseC
 
 fn parse(name: &'static str, argument: Value<'_>, cx: &mut ParseCx, which: Which) -> Result<Parsed> {
     let Value::Document(spec) = argument else {
-        bail!(5787801, "specification must be an object; found {name}: {}", crate::print::value(argument));
+        let code = if matches!(which, Which::Min | Which::Max) { 5787900 } else { 5787801 };
+        bail!(Code(code), "specification must be an object; found {name}: {}", crate::print::value(argument));
     };
     let (mut input, mut n) = (None, None);
     for element in spec.iter() {

@@ -19,7 +19,7 @@ pub(crate) static OPERATORS: &[Operator] = &[
 fn parse(op: &'static Operator, argument: Value<'_>, cx: &mut ParseCx) -> Result<Expr> {
     let (name, median) = (op.name, op.name == "$median");
     let Value::Document(doc) = argument else {
-        let code = Code(if median { 7_436_100 } else { 7_429_703 });
+        let code = Code(if median { 7_436_201 } else { 7_436_200 });
         bail!(code, "specification must be an object; found {name}: {}", show(argument));
     };
     let (mut input, mut p, mut method) = (None, None, None);

@@ -190,9 +190,10 @@ fn parse_range(
 ) -> Result<Bounds> {
     let (lower, upper) = two_ends(range)?;
     if window.count() != 1 + usize::from(unit.is_some()) {
+        let (has, besides) = if unit.is_some() { ("unit", "range") } else { ("range", "unit") };
         bail!(
             Code::FAILED_TO_PARSE,
-            "'window' field that specifies range cannot have other fields besides 'unit'"
+            "'window' field that specifies {has} cannot have other fields besides '{besides}'"
         );
     }
     let name = match unit {

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use sheaf_bson::RawDoc;
+use sheaf_bson::{RawDoc, Value};
 use sheaf_errors::Result;
 use sheaf_expr::ParseCx;
 
 use crate::namespace::Namespace;
+use crate::outline::Outline;
 use crate::pipeline::Pipeline;
 use crate::stage::{Place, StageCx, StageEntry};
 use crate::stages::*;
@@ -75,6 +76,10 @@ pub fn stage_entry(name: &str) -> Option<&'static StageEntry> {
     STAGES.iter().find(|entry| entry.name == name).copied()
 }
 
+fn look_at(name: &str, argument: Value<'_>, cx: &Outline<'_>) -> Option<Result<()>> {
+    stage_entry(name).map(|entry| entry.outline(argument, cx))
+}
+
 impl Pipeline {
     /// Reads a command's pipeline: an array of stages. The command ends its parsing with
     /// [`ParseCx::finish`].
@@ -93,6 +98,7 @@ impl Pipeline {
         place: Place,
         cx: &mut ParseCx,
     ) -> Result<Pipeline> {
+        Outline::new(&namespace.database, look_at).pipeline(stages)?;
         let mut cx = StageCx { expr: cx, namespace, place, table: STAGES, in_facet: false, depth: 0 };
         let (mut pipeline, held) = sheaf_meter::growing(|| crate::parse::pipeline(stages, &mut cx))?;
         if held.bytes() > 0 {
@@ -104,7 +110,7 @@ impl Pipeline {
 
 #[cfg(test)]
 mod tests {
-    use sheaf_bson::{ArrayBuf, Value, doc};
+    use sheaf_bson::{ArrayBuf, doc};
 
     use super::*;
     use crate::stage::{Needs, StagePosition};

@@ -18,6 +18,7 @@ mod join;
 mod language;
 mod namespace;
 mod optimize;
+mod outline;
 mod parse;
 mod pipeline;
 mod print;

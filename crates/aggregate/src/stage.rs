@@ -15,11 +15,9 @@ use sheaf_rows::BoxOperator;
 use crate::database::SharedDatabase;
 use crate::filters::SplitFilter;
 use crate::namespace::Namespace;
+use crate::outline::{MAX_NESTED_PIPELINES, Outline};
 use crate::stages::change_stream::{ChangeStream, ResumeToken};
 use crate::stages::geo_near::GeoNear;
-
-/// The deepest nesting of pipelines in pipelines.
-const MAX_NESTED_PIPELINES: usize = 20;
 
 /// In which kind of pipeline a stage stands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -153,6 +151,9 @@ type Parse = fn(Value<'_>, &mut StageCx<'_>) -> Result<Vec<SharedStage>>;
 /// The stages that a stage is short for, as a pipeline names them.
 type Expand = fn(Value<'_>, &StageCx<'_>) -> Result<Vec<DocBuf>>;
 
+/// The first look at a stage's argument.
+type Look = fn(Value<'_>, &Outline<'_>) -> Result<()>;
+
 /// How a stage's argument is read.
 enum Reading {
     Parse(Parse),
@@ -182,6 +183,7 @@ pub struct StageEntry {
     /// The read concerns that it runs with.
     pub reads_at: ReadsAt,
     reading: Reading,
+    look: Option<Look>,
 }
 
 impl StageEntry {
@@ -208,7 +210,13 @@ impl StageEntry {
             needs,
             reads_at: ReadsAt::AnyLevel,
             reading,
+            look: None,
         }
+    }
+
+    /// Something of its argument is checked before any stage of the pipeline is read.
+    pub(crate) const fn looked_at(self, look: Look) -> Self {
+        StageEntry { look: Some(look), ..self }
     }
 
     /// It makes documents of its own.
@@ -265,6 +273,12 @@ impl StageEntry {
     /// It may stand behind `$changeStream`.
     pub(crate) const fn in_change_streams(self) -> Self {
         StageEntry { in_change_streams: true, ..self }
+    }
+
+    /// Takes the first look at the stage's argument.
+    pub(crate) fn outline(&self, argument: Value<'_>, cx: &Outline<'_>) -> Result<()> {
+        self.names_each_once(argument)?;
+        self.look.map_or(Ok(()), |look| look(argument, cx))
     }
 
     /// The stages that this one is short for, as a pipeline names them; `None` if it stands for itself.

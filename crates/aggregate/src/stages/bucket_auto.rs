@@ -65,6 +65,8 @@ pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<Sha
     let (Some(group_by), Some(buckets)) = (group_by, buckets) else {
         bail!(40246, "$bucketAuto requires 'groupBy' and 'buckets' to be specified.");
     };
+    // An output without fields is none.
+    let output = output.filter(|output| !output.is_empty());
     let accumulations = output.unwrap_or_else(|| vec![Accumulation::count("count")]);
     let collator = cx.expr.collator().cloned();
     Ok(vec![Arc::new(BucketAuto { group_by, buckets, accumulations, granularity, collator })])

@@ -14,12 +14,13 @@ use sheaf_rows::{BoxOperator, Cx, Operator, Row, Step, pull};
 
 use crate::database::SharedDatabase;
 use crate::namespace::Namespace;
+use crate::outline::Outline;
 use crate::spool::Spool;
 use crate::stage::{Needs, Place, Reads, SharedStage, Split, Stage, StageCx, StageEntry};
 
 /// `$facet`.
 pub(crate) const FACET: StageEntry =
-    StageEntry::new("$facet", parse, Split::Merger, Needs::Foreign).not_in_facet();
+    StageEntry::new("$facet", parse, Split::Merger, Needs::Foreign).not_in_facet().looked_at(look);
 
 /// A parsed `$facet`.
 #[derive(Debug)]
@@ -31,7 +32,10 @@ pub struct Facet {
 /// What a facet takes besides its pipeline and the letters of its name.
 const FACET_BYTES: usize = 2 * size_of::<(String, SharedPipeline)>() + 2 * ALLOCATION;
 
-pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<SharedStage>> {
+/// Visits the facets' names and pipelines.
+///
+/// Errors: 40169 to 40171, 15998, 16412; those of names, and of the visitor.
+fn each<'a>(argument: Value<'a>, mut visit: impl FnMut(&'a str, RawDoc<'a>) -> Result<()>) -> Result<()> {
     let spec = match argument {
         Value::Document(spec) if !spec.is_empty() => spec,
         _ => bail!(
@@ -40,7 +44,6 @@ pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<Sha
             print::value(argument)
         ),
     };
-    let mut facets = Vec::new();
     for field in spec.iter() {
         let name = field.key();
         if name.is_empty() {
@@ -57,23 +60,35 @@ pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<Sha
                 field.value().type_name()
             );
         };
-        for stage in stages.values() {
-            if stage.as_doc().is_none_or(|stage| stage.is_empty()) {
-                bail!(
-                    40171,
-                    "elements of arrays in $facet spec must be non-empty objects, {name} argument contained an element \
-                     of type {}: {}",
-                    stage.type_name(),
-                    print::value(stage)
-                );
-            }
+        if let Some(stage) = stages.values().find(|stage| !matches!(stage, Value::Document(_))) {
+            bail!(
+                40171,
+                "elements of arrays in $facet spec must be non-empty objects, {name} argument contained an element \
+                 of type {}: {}",
+                stage.type_name(),
+                print::value(stage)
+            );
         }
-        sheaf_meter::grow(FACET_BYTES + name.len())?;
-        let namespace = cx.namespace.clone();
-        let pipeline = parse::pipeline(stages, &mut cx.nested(&namespace, Place::Facet)?)?;
-        facets.push((name.to_owned(), Arc::new(pipeline)));
+        visit(name, stages)?;
     }
-    Ok(vec![Arc::new(Facet { facets })])
+    Ok(())
+}
+
+fn look(argument: Value<'_>, cx: &Outline<'_>) -> Result<()> {
+    each(argument, |_, _| Ok(()))?;
+    each(argument, |_, stages| cx.nested(stages))
+}
+
+pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<SharedStage>> {
+    let mut parsed = Vec::new();
+    let namespace = cx.namespace.clone();
+    each(argument, |name, stages| {
+        sheaf_meter::grow(FACET_BYTES + name.len())?;
+        let pipeline = parse::pipeline(stages, &mut cx.nested(&namespace, Place::Facet)?)?;
+        parsed.push((name.to_owned(), Arc::new(pipeline)));
+        Ok(())
+    })?;
+    Ok(vec![Arc::new(Facet { facets: parsed })])
 }
 
 impl Stage for Facet {

@@ -15,12 +15,13 @@ use sheaf_rows::{BoxOperator, Cx, Figures, Operator, Row, Step};
 use crate::database::SharedDatabase;
 use crate::join::{Join, values_at};
 use crate::namespace::Namespace;
+use crate::outline::Outline;
 use crate::print;
 use crate::stage::{Needs, Reads, Shape, SharedStage, Split, Stage, StageCx, StageEntry};
 
 /// `$graphLookup`.
 pub(crate) const GRAPH_LOOKUP: StageEntry =
-    StageEntry::new("$graphLookup", parse, Split::Shards, Needs::Foreign);
+    StageEntry::new("$graphLookup", parse, Split::Shards, Needs::Foreign).looked_at(look);
 
 /// A parsed `$graphLookup`.
 #[derive(Debug)]
@@ -37,7 +38,7 @@ pub struct GraphLookup {
     collator: Option<SharedCollator>,
 }
 
-pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<SharedStage>> {
+fn spec_of(argument: Value<'_>) -> Result<RawDoc<'_>> {
     let Value::Document(spec) = argument else {
         bail!(
             Code::FAILED_TO_PARSE,
@@ -45,11 +46,13 @@ pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<Sha
             argument.type_name()
         );
     };
-    // What is said of the collection comes first, whatever else is wrong.
-    let from = match spec.get("from") {
-        Some(Value::String(name)) => {
-            Namespace::new(cx.namespace.database.clone(), name).readable_by("$graphLookup")?
-        }
+    Ok(spec)
+}
+
+/// Errors: `FailedToParse`, `InvalidNamespace`.
+fn parse_from(spec: RawDoc<'_>, database: &str) -> Result<Namespace> {
+    match spec.get("from") {
+        Some(Value::String(name)) => Namespace::new(database, name).readable_by("$graphLookup"),
         Some(other) => bail!(
             Code::FAILED_TO_PARSE,
             "$graphLookup 'from' field must be a string, but found {}",
@@ -60,7 +63,17 @@ pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<Sha
             "missing 'from' option to $graphLookup stage specification: {}",
             print::document(spec)
         ),
-    };
+    }
+}
+
+/// What is said of the collection comes first, whatever else is wrong.
+fn look(argument: Value<'_>, cx: &Outline<'_>) -> Result<()> {
+    parse_from(spec_of(argument)?, cx.database).map(drop)
+}
+
+pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<SharedStage>> {
+    let spec = spec_of(argument)?;
+    let from = parse_from(spec, &cx.namespace.database)?;
     let (mut start, mut restrict, mut max_depth, mut depth_field) = (None, None, None, None);
     let (mut connect_from, mut connect_to, mut output) = (None, None, None);
     for field in spec.iter() {
@@ -89,9 +102,9 @@ pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<Sha
             ("restrictSearchWithMatch", other) => {
                 bail!(40185, "restrictSearchWithMatch must be an object, found {}", other.type_name())
             }
-            ("connectFromField", Value::String(path)) => connect_from = Some(FieldPath::parse(path)?),
-            ("connectToField", Value::String(path)) => connect_to = Some(FieldPath::parse(path)?),
-            ("as", Value::String(path)) => output = Some(FieldPath::parse(path)?),
+            ("connectFromField", Value::String(path)) => connect_from = Some(path),
+            ("connectToField", Value::String(path)) => connect_to = Some(path),
+            ("as", Value::String(path)) => output = Some(path),
             ("depthField", Value::String(path)) => depth_field = Some(FieldPath::parse(path)?),
             ("from", _) => {}
             ("connectFromField" | "connectToField" | "as" | "depthField", other) => {
@@ -100,26 +113,29 @@ pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<Sha
             _ => bail!(40104, "Unknown argument to $graphLookup: {key}"),
         }
     }
-    match (output, start, connect_from, connect_to) {
-        (Some(output), Some(start), Some(connect_from), Some(connect_to)) => {
-            let stage = GraphLookup {
-                from,
-                start,
-                connect_from,
-                connect_to,
-                output,
-                max_depth,
-                depth_field,
-                restrict,
-                collator: cx.expr.collator().cloned(),
-            };
-            Ok(vec![Arc::new(stage)])
-        }
-        _ => bail!(
+    // An empty name is no field. The paths are read when all are there.
+    let given = |path: &&str| !path.is_empty();
+    let (Some(output), Some(start), Some(connect_from), Some(connect_to)) =
+        (output.filter(given), start, connect_from.filter(given), connect_to.filter(given))
+    else {
+        bail!(
             40105,
             "$graphLookup requires 'from', 'as', 'startWith', 'connectFromField', and 'connectToField' to be specified."
-        ),
-    }
+        );
+    };
+    let output = FieldPath::parse(output)?;
+    let (connect_from, connect_to) = (FieldPath::parse(connect_from)?, FieldPath::parse(connect_to)?);
+    Ok(vec![Arc::new(GraphLookup {
+        from,
+        start,
+        connect_from,
+        connect_to,
+        output,
+        max_depth,
+        depth_field,
+        restrict,
+        collator: cx.expr.collator().cloned(),
+    })])
 }
 
 impl Stage for GraphLookup {

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
 
-use sheaf_bson::{Bump, DocBuf, OwnedValue, RawDoc, Value, array_in, doc, document_in};
+use sheaf_bson::{Bump, DocBuf, OwnedValue, RawDoc, Type, Value, array_in, doc, document_in};
 use sheaf_collation::{SharedCollator, compare_by, hash_by};
 use sheaf_errors::{Code, Error, Result, bail};
 use sheaf_expr::{Deps, Env, Expr, FieldPath, ParseCx};
@@ -74,10 +74,21 @@ pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<Sha
             }
             id = Some(parse_id(element.value(), cx.expr)?);
         } else if matches!(element.key(), DOING_MERGE | WILL_BE_MERGED) {
-            if element.value().as_bool() != Some(true) {
-                bail!(17030, "{} should be true if present", element.key());
-            }
-            part = if element.key() == DOING_MERGE { Part::Merger } else { Part::Shard };
+            let Value::Bool(flag) = element.value() else {
+                bail!(
+                    13111,
+                    "wrong type for field ({}) {} != {}",
+                    element.key(),
+                    element.value().kind() as u8,
+                    Type::Bool as u8
+                );
+            };
+            part = match element.key() {
+                DOING_MERGE if flag => Part::Merger,
+                DOING_MERGE => bail!(17030, "{DOING_MERGE} should be true if present"),
+                _ if flag => Part::Shard,
+                _ => Part::Whole,
+            };
         } else {
             accumulations.push(Accumulation::parse(element, cx.expr)?);
         }

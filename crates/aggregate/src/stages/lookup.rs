@@ -17,16 +17,15 @@ use crate::filters::{self, SplitFilter};
 use crate::idl::Fields;
 use crate::join::{Join, local_values};
 use crate::namespace::Namespace;
+use crate::outline::{self, Outline};
 use crate::parse;
 use crate::pipeline::SharedPipeline;
-use crate::print;
 use crate::rewrite::{rewrite, rewrite_into};
-use crate::stage::{
-    Needs, Place, Reads, Shape, SharedStage, Split, Stage, StageCx, StageEntry, StagePosition,
-};
+use crate::stage::{Needs, Place, Reads, Shape, SharedStage, Split, Stage, StageCx, StageEntry};
 
 /// `$lookup`.
-pub(crate) const LOOKUP: StageEntry = StageEntry::new("$lookup", parse, Split::Shards, Needs::Foreign);
+pub(crate) const LOOKUP: StageEntry =
+    StageEntry::new("$lookup", parse, Split::Shards, Needs::Foreign).looked_at(look);
 
 /// A parsed `$lookup`.
 #[derive(Debug)]
@@ -60,24 +59,8 @@ impl<'a> Spec<'a> {
         let known = ["from", "as", "localField", "foreignField", "let", "pipeline", "_internalUnwind"];
         let fields = Fields::new("$lookup", spec, &known)?;
         let mut read = Spec::default();
-        match spec.get("pipeline") {
-            None | Some(Value::Null | Value::Undefined) => {}
-            Some(Value::Array(stages)) => read.pipeline = Some(stages),
-            Some(_) => bail!(Code::TYPE_MISMATCH, "'pipeline' option must be specified as an array"),
-        }
-        match spec.get("from") {
-            None => {}
-            Some(Value::Document(namespace)) => read.from = Some(parse_from(namespace, database)?),
-            Some(Value::String(collection)) => {
-                read.from = Some(Namespace::new(database, collection).readable_by("$lookup")?);
-            }
-            Some(other) => bail!(
-                Code::FAILED_TO_PARSE,
-                "$lookup argument 'from: {}' must be a string, is type {}",
-                print::value(other),
-                other.type_name()
-            ),
-        }
+        read.pipeline = spec.get("pipeline").map(outline::stages).transpose()?;
+        read.from = spec.get("from").map(|from| parse_from(from, database)).transpose()?;
         let text = |name: &str| -> Result<Option<&'a str>> {
             Ok(fields.optional(name, &[Type::String])?.and_then(|text| text.as_str()))
         };
@@ -93,32 +76,63 @@ impl<'a> Spec<'a> {
     }
 }
 
-/// `{db: ..., coll: ...}`, which mongod takes for a few collections of the server's own.
-fn parse_from(spec: RawDoc<'_>, database: &str) -> Result<Namespace> {
-    match (spec.get("db"), spec.get("coll")) {
-        (Some(Value::String(db)), Some(Value::String(coll)))
-            if db == database || matches!((db, coll), ("config", _) | ("local", "oplog.rs")) =>
-        {
-            Ok(Namespace::new(db, coll))
-        }
-        _ => bail!(
+/// The collection's name; of the server's own ones some can be named in any database, by `{db: ..., coll: ...}`.
+///
+/// Errors: `FailedToParse`, `InvalidNamespace`; `TypeMismatch` and 40415 for the two names.
+fn parse_from(from: Value<'_>, database: &str) -> Result<Namespace> {
+    let spec = match from {
+        Value::String(collection) => return Namespace::new(database, collection).readable_by("$lookup"),
+        Value::Document(spec) => spec,
+        other => bail!(
             Code::FAILED_TO_PARSE,
-            "$lookup with syntax {{from: {{db:<>, coll:<>}},..}} is not supported for db: {} and coll: {}",
-            spec.get("db").and_then(|v| v.as_str()).unwrap_or(""),
-            spec.get("coll").and_then(|v| v.as_str()).unwrap_or("")
+            "$lookup 'from' field must be a string, but found {}",
+            other.type_name()
         ),
+    };
+    let fields = Fields::new("from", spec, &["db", "coll"])?;
+    let text =
+        |name| Ok(fields.optional(name, &[Type::String])?.and_then(|text| text.as_str()).unwrap_or(""));
+    let (db, coll) = (text("db")?, text("coll")?);
+    let is_named =
+        (db == "config" && coll.starts_with("cache.chunks.")) || (db, coll) == ("local", "oplog.rs");
+    if !is_named {
+        bail!(
+            Code::FAILED_TO_PARSE,
+            "$lookup with syntax {{from: {{db:<>, coll:<>}},..}} is not supported for db: {db} and coll: {coll}"
+        );
     }
+    Ok(Namespace::new(db, coll))
 }
 
-pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<SharedStage>> {
-    let Value::Document(document) = argument else {
+/// What is said of the collection, and the pipeline, come first, whatever else is wrong.
+fn look(argument: Value<'_>, cx: &Outline<'_>) -> Result<()> {
+    let spec = spec_of(argument)?;
+    let pipeline = spec.get("pipeline");
+    match (spec.get("from"), pipeline) {
+        (Some(from), _) => drop(parse_from(from, cx.database)?),
+        (None, None) => bail!(Code::FAILED_TO_PARSE, "must specify 'pipeline' when 'from' is empty"),
+        (None, Some(pipeline)) if !outline::makes_documents(outline::stages(pipeline)?) => bail!(
+            Code::FAILED_TO_PARSE,
+            "$lookup stage without explicit collection must have a pipeline with $documents as first stage"
+        ),
+        (None, Some(_)) => {}
+    }
+    pipeline.map_or(Ok(()), |pipeline| cx.nested(outline::stages(pipeline)?))
+}
+
+fn spec_of(argument: Value<'_>) -> Result<RawDoc<'_>> {
+    let Value::Document(spec) = argument else {
         bail!(
             Code::FAILED_TO_PARSE,
             "the $lookup stage specification must be an object, but found {}",
             argument.type_name()
         );
     };
-    let spec = Spec::read(document, &cx.namespace.database)?;
+    Ok(spec)
+}
+
+pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<SharedStage>> {
+    let spec = Spec::read(spec_of(argument)?, &cx.namespace.database)?;
     let output = spec.output.unwrap_or_default();
     let equality = match (spec.local, spec.foreign, spec.pipeline) {
         (Some(local), Some(foreign), _) => {
@@ -139,18 +153,6 @@ pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<Sha
         bail!(Code::FAILED_TO_PARSE, "$lookup with a 'let' argument must also specify 'pipeline'");
     }
     let output = FieldPath::parse(output)?;
-    // Without a collection the documents have to come from the first stage.
-    let first = spec.pipeline.and_then(|stages| stages.values().next()?.as_doc()?.iter().next());
-    let makes_documents = |stage: sheaf_bson::Element<'_>| {
-        cx.entry(stage.key()).is_none_or(|entry| entry.position == StagePosition::First)
-    };
-    if spec.from.is_none() && !first.is_some_and(makes_documents) {
-        bail!(
-            Code::FAILED_TO_PARSE,
-            "missing 'from' option to $lookup stage specification: {}",
-            print::document(document)
-        );
-    }
     let database = cx.namespace.database.clone();
     let from = spec.from.clone().unwrap_or_else(|| Namespace::new(database, ""));
     let (variables, pipeline) = parse_pipeline(&spec, &from, cx)?;

@@ -1,27 +1,31 @@
 //! `$merge`.
 
-use std::collections::HashSet;
+mod spec;
+
 use std::sync::Arc;
 
-use sheaf_bson::{Bump, DocBuf, OwnedValue, RawDoc, Type, Value, compare};
+use sheaf_bson::{Bump, DocBuf, OwnedValue, RawDoc, Value, compare};
 use sheaf_collation::SharedCollator;
 use sheaf_errors::{Code, Error, Result, bail};
-use sheaf_expr::{Deps, Expr, FieldPath, ParseCx, Slot};
+use sheaf_expr::{Deps, Expr, ParseCx, Slot};
 use sheaf_query::update::{ApplyCx, Update};
 
+use self::spec::{Matched, Mode, Spec, WhenNotMatched, own_paths};
 use super::out::with_id;
 use sheaf_rows::{BoxOperator, Cx, Documents, Operator, Row, Step, pull};
 
 use crate::database::{MergeIndex, MergeWrite, SharedDatabase};
-use crate::idl::Fields;
 use crate::namespace::Namespace;
+use crate::outline::Outline;
 use crate::parse;
 use crate::pipeline::SharedPipeline;
 use crate::stage::{Needs, Place, Reads, SharedStage, Split, Stage, StageCx, StageEntry};
 
 /// `$merge`.
 pub(crate) const MERGE: StageEntry =
-    StageEntry::new("$merge", parse, Split::Shards, Needs::Target(&["insert", "update"])).last();
+    StageEntry::new("$merge", parse, Split::Shards, Needs::Target(&["insert", "update"]))
+        .last()
+        .looked_at(look);
 
 /// A parsed `$merge`.
 #[derive(Debug)]
@@ -40,185 +44,32 @@ pub struct Merge {
 
 #[derive(Debug)]
 enum WhenMatched {
-    Replace,
-    KeepExisting,
-    Merge,
-    Fail,
+    Mode(Mode),
     Pipeline(SharedPipeline),
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum WhenNotMatched {
-    Insert,
-    Discard,
-    Fail,
+fn look(argument: Value<'_>, cx: &Outline<'_>) -> Result<()> {
+    Spec::read(argument, cx.database).map(drop)
 }
 
 pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<SharedStage>> {
-    let database = cx.namespace.database.clone();
-    let mut target = None;
-    let mut on = None;
-    let (mut matched, mut not_matched, mut variables) = (None, WhenNotMatched::Insert, None);
-    match argument {
-        Value::String(collection) => target = Some(Namespace::new(database, collection)),
-        Value::Document(spec) => {
-            for field in spec.iter() {
-                let value = field.value();
-                match field.key() {
-                    "into" => target = Some(parse_into(value, &database)?),
-                    "on" => on = Some(parse_on(value)?),
-                    "let" => match value {
-                        Value::Document(doc) => variables = Some(doc),
-                        Value::Null | Value::Undefined => {}
-                        other => bail!(
-                            Code::TYPE_MISMATCH,
-                            "BSON field '$merge.let' is the wrong type '{}', expected type 'object'",
-                            other.type_name()
-                        ),
-                    },
-                    "whenMatched" => matched = Some(value),
-                    "whenNotMatched" => not_matched = parse_not_matched(value)?,
-                    "targetCollectionVersion" | "allowMergeOnNullishValues" => {}
-                    other => bail!(40415, "BSON field '$merge.{other}' is an unknown field."),
-                }
-            }
-        }
-        other => bail!(
-            Code::TYPE_MISMATCH,
-            "$merge only supports a string or object argument, not {}",
-            other.type_name()
-        ),
-    }
-    let Some(target) = target else {
-        bail!(40414, "BSON field '$merge.into' is missing but a required field");
-    };
+    let Spec { target, on, variables, matched, not_matched } = Spec::read(argument, &cx.namespace.database)?;
+    let on_given = on.is_some();
+    let on = on.map_or_else(|| Ok(vec!["_id".to_owned()]), own_paths)?;
     check_target(&target)?;
-    let (variables, when_matched) = parse_matched(matched, variables, &target, cx)?;
-    check_modes(&when_matched, not_matched)?;
+    let (variables, when_matched) = match matched {
+        Matched::Mode(mode) if variables.is_some() => {
+            bail!(51199, "Cannot use 'let' variables with 'whenMatched: {}' mode", mode.name())
+        }
+        Matched::Mode(mode) => (Vec::new(), WhenMatched::Mode(mode)),
+        Matched::Pipeline(stages) => parse_matched_pipeline(stages, variables, &target, cx)?,
+    };
     let collator = cx.expr.collator().cloned();
-    let stage = Merge {
-        target,
-        on_given: on.is_some(),
-        on: on.unwrap_or_else(|| vec!["_id".to_owned()]),
-        when_matched,
-        when_not_matched: not_matched,
-        variables,
-        collator,
-    };
-    Ok(vec![Arc::new(stage)])
+    let when_not_matched = not_matched;
+    Ok(vec![Arc::new(Merge { target, on, on_given, when_matched, when_not_matched, variables, collator })])
 }
 
-fn parse_into(value: Value<'_>, database: &str) -> Result<Namespace> {
-    match value {
-        Value::String("") => bail!(5786800, "$merge 'into' field cannot be an empty string"),
-        Value::String(collection) => Ok(Namespace::new(database, collection)),
-        Value::Document(spec) => {
-            let fields = Fields::new("into", spec, &["db", "coll"])?;
-            let text = |name| Ok(fields.optional(name, &[Type::String])?.and_then(|text| text.as_str()));
-            let database = text("db")?.unwrap_or(database);
-            match text("coll")? {
-                Some(collection) if !collection.is_empty() => Ok(Namespace::new(database, collection)),
-                _ => bail!(
-                    5786801,
-                    "$merge 'into' field must specify a 'coll' that is not empty, null or undefined"
-                ),
-            }
-        }
-        other => bail!(
-            51178,
-            "$merge 'into' field  must be either a string or an object, but found {}",
-            other.type_name()
-        ),
-    }
-}
-
-fn parse_on(value: Value<'_>) -> Result<Vec<String>> {
-    match value {
-        Value::String(field) => {
-            FieldPath::parse(field)?;
-            Ok(vec![field.to_owned()])
-        }
-        Value::Array(items) if items.is_empty() => {
-            bail!(51187, "If explicitly specifying $merge 'on', must include at least one field")
-        }
-        Value::Array(items) => {
-            let (mut on, mut known) = (Vec::new(), HashSet::new());
-            for item in items.values() {
-                sheaf_meter::tick(4)?;
-                match item {
-                    Value::String(field) if !known.insert(field) => {
-                        bail!(31465, "Found a duplicate field '{field}' in $merge 'on'")
-                    }
-                    Value::String(field) => {
-                        FieldPath::parse(field)?;
-                        on.push(field.to_owned());
-                    }
-                    other => bail!(
-                        51134,
-                        "$merge 'on' array elements must be strings, but found {}",
-                        other.type_name()
-                    ),
-                }
-            }
-            Ok(on)
-        }
-        other => bail!(
-            51186,
-            "$merge 'on' field  must be either a string or an array of strings, but found {}",
-            other.type_name()
-        ),
-    }
-}
-
-fn parse_not_matched(value: Value<'_>) -> Result<WhenNotMatched> {
-    match value {
-        Value::String("insert") => Ok(WhenNotMatched::Insert),
-        Value::String("discard") => Ok(WhenNotMatched::Discard),
-        Value::String("fail") => Ok(WhenNotMatched::Fail),
-        Value::String(other) => bail!(
-            Code::BAD_VALUE,
-            "Enumeration value '{other}' for field '$merge.whenNotMatched' is not a valid value."
-        ),
-        other => bail!(
-            Code::TYPE_MISMATCH,
-            "BSON field '$merge.whenNotMatched' is the wrong type '{}', expected type 'string'",
-            other.type_name()
-        ),
-    }
-}
-
-type Matched = (Vec<(Slot, Expr)>, WhenMatched);
-
-fn parse_matched(
-    value: Option<Value<'_>>,
-    variables: Option<RawDoc<'_>>,
-    target: &Namespace,
-    cx: &mut StageCx<'_>,
-) -> Result<Matched> {
-    let mode = match value {
-        None => WhenMatched::Merge,
-        Some(Value::String(name)) => match name {
-            "replace" => WhenMatched::Replace,
-            "keepExisting" => WhenMatched::KeepExisting,
-            "merge" => WhenMatched::Merge,
-            "fail" => WhenMatched::Fail,
-            other => bail!(
-                Code::BAD_VALUE,
-                "Enumeration value '{other}' for field 'whenMatched' is not a valid value."
-            ),
-        },
-        Some(Value::Array(stages)) => return parse_matched_pipeline(stages, variables, target, cx),
-        Some(other) => bail!(
-            51191,
-            "$merge 'whenMatched' field  must be either a string or an array, but found {}",
-            other.type_name()
-        ),
-    };
-    if variables.is_some() {
-        bail!(51199, "Cannot use 'let' variables with 'whenMatched: {}' mode", mode.name());
-    }
-    Ok((Vec::new(), mode))
-}
+type PipelineMatched = (Vec<(Slot, Expr)>, WhenMatched);
 
 /// The pipeline runs on the target's document, with the new one as `$$new`.
 fn parse_matched_pipeline(
@@ -226,7 +77,7 @@ fn parse_matched_pipeline(
     variables: Option<RawDoc<'_>>,
     target: &Namespace,
     cx: &mut StageCx<'_>,
-) -> Result<Matched> {
+) -> Result<PipelineMatched> {
     for stage in stages.values() {
         let name = stage.as_doc().and_then(|stage| stage.iter().next()).map_or("", |first| first.key());
         let allowed = ["$addFields", "$set", "$project", "$unset", "$replaceRoot", "$replaceWith"];
@@ -255,10 +106,8 @@ fn parse_matched_pipeline(
     Ok((slots, WhenMatched::Pipeline(Arc::new(pipeline))))
 }
 
+/// Errors: 31319, 31320.
 fn check_target(target: &Namespace) -> Result<()> {
-    if !target.is_valid() {
-        bail!(Code::INVALID_NAMESPACE, "Invalid $merge target namespace: '{target}'");
-    }
     if target.collection.starts_with("system.") {
         bail!(31319, "Cannot $merge to special collection: {}", target.collection);
     }
@@ -266,34 +115,6 @@ fn check_target(target: &Namespace) -> Result<()> {
         bail!(31320, "Cannot $merge to internal database: {}", target.database);
     }
     Ok(())
-}
-
-fn check_modes(matched: &WhenMatched, not_matched: WhenNotMatched) -> Result<()> {
-    let only_insert = matches!(matched, WhenMatched::KeepExisting | WhenMatched::Fail);
-    if only_insert && not_matched != WhenNotMatched::Insert {
-        bail!(
-            51181,
-            "Combination of {} and {} is not supported",
-            format_args!("whenMatched: {}", matched.name()),
-            format_args!(
-                "whenNotMatched: {}",
-                if not_matched == WhenNotMatched::Fail { "fail" } else { "discard" }
-            )
-        );
-    }
-    Ok(())
-}
-
-impl WhenMatched {
-    fn name(&self) -> &'static str {
-        match self {
-            WhenMatched::Replace => "replace",
-            WhenMatched::KeepExisting => "keepExisting",
-            WhenMatched::Merge => "merge",
-            WhenMatched::Fail => "fail",
-            WhenMatched::Pipeline(_) => "pipeline",
-        }
-    }
 }
 
 impl Stage for Merge {
@@ -428,7 +249,7 @@ impl Merge {
         // Each round sees the target as it is then; a write that another one overtook is tried again.
         loop {
             let old = match self.when_matched {
-                WhenMatched::Fail => None,
+                WhenMatched::Mode(Mode::Fail) => None,
                 _ => database.find_merge_target(&self.target, key.as_raw(), self.collator.as_ref(), cx)?,
             };
             let done = match old {
@@ -484,13 +305,14 @@ impl Merge {
             WhenNotMatched::Insert => {}
         }
         let document = match self.when_matched {
-            WhenMatched::Merge | WhenMatched::KeepExisting => upserted(document.as_raw(), key.as_raw()),
+            WhenMatched::Mode(Mode::Merge | Mode::KeepExisting) => upserted(document.as_raw(), key.as_raw()),
             _ => document.clone(),
         };
         let document = with_id(document.as_raw(), &**database);
         match database.merge_write(&self.target, MergeWrite::Insert, None, document.as_raw(), cx) {
             Err(error)
-                if error.code() == Code::DUPLICATE_KEY && !matches!(self.when_matched, WhenMatched::Fail) =>
+                if error.code() == Code::DUPLICATE_KEY
+                    && !matches!(self.when_matched, WhenMatched::Mode(Mode::Fail)) =>
             {
                 // Somebody inserted it just now: then it is matched in the next round, unless the duplicate is of
                 // another index.
@@ -512,9 +334,9 @@ impl Merge {
         cx: &mut Cx<'_>,
     ) -> Result<bool> {
         let new = match &self.when_matched {
-            WhenMatched::KeepExisting | WhenMatched::Fail => return Ok(true),
-            WhenMatched::Replace => Some(replaced(old.as_raw(), document.as_raw())),
-            WhenMatched::Merge => merged(old.as_raw(), document.as_raw(), cx)?,
+            WhenMatched::Mode(Mode::KeepExisting | Mode::Fail) => return Ok(true),
+            WhenMatched::Mode(Mode::Replace) => Some(replaced(old.as_raw(), document.as_raw())),
+            WhenMatched::Mode(Mode::Merge) => merged(old.as_raw(), document.as_raw(), cx)?,
             WhenMatched::Pipeline(pipeline) => self.piped(pipeline, old, document, database, cx)?,
         };
         let Some(new) = new.filter(|new| new != old) else { return Ok(true) };

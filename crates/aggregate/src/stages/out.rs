@@ -11,11 +11,14 @@ use sheaf_timeseries::TimeseriesOptions;
 
 use crate::database::{Database, OutWriter, SharedDatabase};
 use crate::namespace::Namespace;
+use crate::outline::Outline;
 use crate::stage::{Needs, Reads, SharedStage, Split, Stage, StageCx, StageEntry};
 
 /// `$out`.
 pub(crate) const OUT: StageEntry =
-    StageEntry::new("$out", parse, Split::Merger, Needs::Target(&["insert", "remove"])).last();
+    StageEntry::new("$out", parse, Split::Merger, Needs::Target(&["insert", "remove"]))
+        .last()
+        .looked_at(look);
 
 /// A parsed `$out`.
 #[derive(Debug)]
@@ -26,10 +29,13 @@ pub struct Out {
     pub timeseries: Option<TimeseriesOptions>,
 }
 
-pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<SharedStage>> {
+/// What is written, and what it is to be.
+///
+/// Errors: 16990, `TypeMismatch`, 40413 to 40415, `InvalidNamespace`; those of the options of time series.
+fn read(argument: Value<'_>, database: &str) -> Result<Out> {
     let mut timeseries = None;
     let target = match argument {
-        Value::String(collection) => Namespace::new(cx.namespace.database.clone(), collection),
+        Value::String(collection) => Namespace::new(database, collection),
         Value::Document(spec) => {
             let mut seen = Vec::new();
             for field in spec.iter() {
@@ -70,6 +76,16 @@ pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<Sha
     if !target.is_valid() {
         bail!(Code::INVALID_NAMESPACE, "Invalid $out target namespace, {target}");
     }
+    Ok(Out { target, timeseries })
+}
+
+fn look(argument: Value<'_>, cx: &Outline<'_>) -> Result<()> {
+    read(argument, cx.database).map(drop)
+}
+
+pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<SharedStage>> {
+    let out = read(argument, &cx.namespace.database)?;
+    let target = &out.target;
     if target.collection.contains('$') {
         bail!(Code::ILLEGAL_OPERATION, "Cannot write to a collection with '$' in its name: {target}");
     }
@@ -82,7 +98,7 @@ pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<Sha
     if matches!(target.database.as_str(), "admin" | "config" | "local") {
         bail!(31321, "Can't $out to internal database: {}", target.database);
     }
-    Ok(vec![Arc::new(Out { target, timeseries })])
+    Ok(vec![Arc::new(out)])
 }
 
 impl Stage for Out {

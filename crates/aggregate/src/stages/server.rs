@@ -4,7 +4,7 @@
 use sheaf_bson::{RawDoc, Type, Value};
 use sheaf_errors::{Code, Result, bail};
 
-use super::stats::{check_sessions_spec, stage};
+use super::stats::{sessions_spec, stage};
 use crate::database::StatsSource;
 use crate::idl::Fields;
 use crate::stage::{Needs, SharedStage, Split, StageCx, StageEntry};
@@ -25,6 +25,7 @@ pub(crate) const LIST_CLUSTER_CATALOG: StageEntry = StageEntry::new(
 /// `$listSessions`.
 pub(crate) const LIST_SESSIONS: StageEntry =
     StageEntry::new("$listSessions", parse_list_sessions, Split::Router, Needs::Cluster(&["listSessions"]))
+        .looked_at(|argument, _| sessions_spec("$listSessions", argument).map(drop))
         .first()
         .collectionless()
         .unstable()
@@ -33,6 +34,7 @@ pub(crate) const LIST_SESSIONS: StageEntry =
 /// `$planCacheStats`.
 pub(crate) const PLAN_CACHE_STATS: StageEntry =
     StageEntry::new("$planCacheStats", parse_plan_cache_stats, Split::Shards, Needs::Own(&["planCacheRead"]))
+        .looked_at(|argument, _| all_hosts(argument).map(drop))
         .first()
         .unstable()
         .reads_local()
@@ -53,6 +55,7 @@ pub(crate) const QUERY_SETTINGS: StageEntry = StageEntry::new(
 /// `$queryStats`.
 pub(crate) const QUERY_STATS: StageEntry =
     StageEntry::new("$queryStats", parse_query_stats, Split::Router, Needs::Cluster(&["queryStatsRead"]))
+        .looked_at(|argument, _| query_stats_spec(argument).map(drop))
         .first()
         .collectionless()
         .unstable()
@@ -76,21 +79,17 @@ fn parse_list_cluster_catalog(argument: Value<'_>, cx: &mut StageCx<'_>) -> Resu
 }
 
 fn parse_list_sessions(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<SharedStage>> {
+    let spec = sessions_spec("$listSessions", argument)?;
     if cx.namespace.database != "config" || cx.namespace.collection != "system.sessions" {
         bail!(Code::INVALID_NAMESPACE, "$listSessions may only be run against config.system.sessions");
     }
-    let Value::Document(spec) = argument else {
-        bail!(
-            Code::TYPE_MISMATCH,
-            "$listSessions options must be specified in an object, but found: {}",
-            argument.type_name()
-        );
-    };
-    check_sessions_spec("$listSessions", spec)?;
     Ok(stage(StatsSource::ListSessions, spec, cx))
 }
 
-fn parse_plan_cache_stats(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<SharedStage>> {
+/// The argument of `$planCacheStats`: whether all hosts of a cluster are asked.
+///
+/// Errors: `FailedToParse`.
+fn all_hosts(argument: Value<'_>) -> Result<bool> {
     let Value::Document(spec) = argument else {
         bail!(
             Code::FAILED_TO_PARSE,
@@ -99,10 +98,10 @@ fn parse_plan_cache_stats(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<V
         );
     };
     let mut fields = spec.iter();
-    let all_hosts = match (fields.next(), fields.next()) {
-        (None, _) => false,
+    match (fields.next(), fields.next()) {
+        (None, _) => Ok(false),
         (Some(field), None) if field.key() == "allHosts" => match field.value() {
-            Value::Bool(all) => all,
+            Value::Bool(all) => Ok(all),
             other => bail!(
                 Code::FAILED_TO_PARSE,
                 "$planCacheStats: allHosts must be a boolean, but found {}",
@@ -114,8 +113,11 @@ fn parse_plan_cache_stats(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<V
             "$planCacheStats parameters object may contain only 'allHosts' field. Found: {}",
             crate::print::document(spec)
         ),
-    };
-    if all_hosts {
+    }
+}
+
+fn parse_plan_cache_stats(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<SharedStage>> {
+    if all_hosts(argument)? {
         bail!(4503200, "$planCacheStats stage supports allHosts parameter only for sharded clusters");
     }
     Ok(stage(StatsSource::PlanCacheStats, RawDoc::EMPTY, cx))
@@ -145,11 +147,13 @@ fn parse_query_settings(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec
     Ok(stage(StatsSource::QuerySettings, spec, cx))
 }
 
-fn parse_query_stats(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<SharedStage>> {
+/// The argument of `$queryStats`.
+///
+/// Errors: `FailedToParse`, `TypeMismatch`, 40413 to 40415, `BadValue`.
+fn query_stats_spec(argument: Value<'_>) -> Result<RawDoc<'_>> {
     let Value::Document(spec) = argument else {
         bail!(Code::FAILED_TO_PARSE, "$queryStats value must be an object. Found: {}", argument.type_name());
     };
-    check_admin("$queryStats", cx)?;
     let fields = Fields::new("$queryStats", spec, &["transformIdentifiers"])?;
     if let Some(transform) = fields.document("transformIdentifiers")? {
         let transform =
@@ -164,5 +168,11 @@ fn parse_query_stats(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<Sh
             );
         }
     }
+    Ok(spec)
+}
+
+fn parse_query_stats(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<SharedStage>> {
+    let spec = query_stats_spec(argument)?;
+    check_admin("$queryStats", cx)?;
     Ok(stage(StatsSource::QueryStats, spec, cx))
 }

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use sheaf_bson::{DocBuf, RawDoc, Type, Value};
+use sheaf_bson::{DocBuf, Element, RawDoc, Type, Value};
 use sheaf_errors::{Code, Result, bail};
 
 use sheaf_expr::Deps;
@@ -17,11 +17,13 @@ use crate::stage::{Needs, Reads, SharedStage, Split, Stage, StageCx, StageEntry}
 /// `$collStats`.
 pub(crate) const COLL_STATS: StageEntry =
     StageEntry::new("$collStats", parse_coll_stats, Split::Shards, Needs::Own(&["collStats"]))
+        .looked_at(|argument, _| coll_stats_spec(argument).map(drop))
         .first()
         .not_in_transactions();
 /// `$currentOp`.
 pub(crate) const CURRENT_OP: StageEntry =
     StageEntry::new("$currentOp", parse_current_op, Split::Router, Needs::Cluster(&["inprog"]))
+        .looked_at(|argument, _| current_op_spec(argument).map(drop))
         .first()
         .collectionless()
         .unstable()
@@ -40,6 +42,7 @@ pub(crate) const LIST_LOCAL_SESSIONS: StageEntry = StageEntry::new(
     Split::Router,
     Needs::Cluster(&["listSessions"]),
 )
+.looked_at(|argument, _| sessions_spec("$listLocalSessions", argument).map(drop))
 .first()
 .collectionless()
 .unstable()
@@ -97,7 +100,10 @@ pub(crate) fn stage(source: StatsSource, spec: RawDoc<'_>, cx: &StageCx<'_>) -> 
     vec![Arc::new(StatsStage { source, namespace: cx.namespace.clone(), spec: DocBuf::from(spec) })]
 }
 
-pub(crate) fn parse_coll_stats(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<SharedStage>> {
+/// The argument of `$collStats`.
+///
+/// Errors: 5447000, 40413, 40415, 31170, `TypeMismatch`.
+fn coll_stats_spec(argument: Value<'_>) -> Result<RawDoc<'_>> {
     let Value::Document(spec) = argument else {
         bail!(
             5447000,
@@ -140,6 +146,11 @@ pub(crate) fn parse_coll_stats(argument: Value<'_>, cx: &mut StageCx<'_>) -> Res
             seen.push(key);
         }
     }
+    Ok(spec)
+}
+
+pub(crate) fn parse_coll_stats(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<SharedStage>> {
+    let spec = coll_stats_spec(argument)?;
     // A null stands for no field at all.
     let spec = DocBuf::build(|out| {
         for field in spec.iter().filter(|field| !field.value().is_nullish()) {
@@ -161,7 +172,10 @@ pub(crate) fn parse_index_stats(argument: Value<'_>, cx: &mut StageCx<'_>) -> Re
     }
 }
 
-pub(crate) fn parse_current_op(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<SharedStage>> {
+/// The argument of `$currentOp`, as far as rights depend on it.
+///
+/// Errors: `TypeMismatch`.
+fn current_op_spec(argument: Value<'_>) -> Result<RawDoc<'_>> {
     let Value::Document(spec) = argument else {
         bail!(
             Code::TYPE_MISMATCH,
@@ -169,6 +183,20 @@ pub(crate) fn parse_current_op(argument: Value<'_>, cx: &mut StageCx<'_>) -> Res
             argument.type_name()
         );
     };
+    let asks = |field: &Element<'_>| matches!(field.key(), "allUsers" | "localOps");
+    if let Some(field) = spec.iter().filter(asks).find(|field| !matches!(field.value(), Value::Bool(_))) {
+        bail!(
+            Code::TYPE_MISMATCH,
+            "The '{}' parameter of the $currentOp stage must be a boolean value, but found: {}",
+            field.key(),
+            field.value().type_name()
+        );
+    }
+    Ok(spec)
+}
+
+pub(crate) fn parse_current_op(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<SharedStage>> {
+    let spec = current_op_spec(argument)?;
     if cx.namespace.database != "admin" || !cx.namespace.collection.is_empty() {
         bail!(
             Code::INVALID_NAMESPACE,
@@ -192,27 +220,27 @@ pub(crate) fn parse_list_local_sessions(
     argument: Value<'_>,
     cx: &mut StageCx<'_>,
 ) -> Result<Vec<SharedStage>> {
-    let Value::Document(spec) = argument else {
-        bail!(
-            Code::TYPE_MISMATCH,
-            "$listLocalSessions options must be specified in an object, but found: {}",
-            argument.type_name()
-        );
-    };
+    let spec = sessions_spec("$listLocalSessions", argument)?;
     if !cx.namespace.collection.is_empty() {
         bail!(
             Code::INVALID_NAMESPACE,
             "$listLocalSessions must be run against the database with {{aggregate: 1}}, not a collection"
         );
     }
-    check_sessions_spec("$listLocalSessions", spec)?;
     Ok(stage(StatsSource::ListLocalSessions, spec, cx))
 }
 
 /// The argument of `$listLocalSessions` and `$listSessions`: whose sessions.
 ///
 /// Errors: `TypeMismatch`, 40413 to 40415, `UnsupportedFormat`.
-pub(crate) fn check_sessions_spec(stage: &str, spec: RawDoc<'_>) -> Result<()> {
+pub(crate) fn sessions_spec<'a>(stage: &str, argument: Value<'a>) -> Result<RawDoc<'a>> {
+    let Value::Document(spec) = argument else {
+        bail!(
+            Code::TYPE_MISMATCH,
+            "{stage} options must be specified in an object, but found: {}",
+            argument.type_name()
+        );
+    };
     let fields = Fields::new("ListSessionsSpec", spec, &["users", "allUsers", "$_internalPredicate"])?;
     let users = fields.optional("users", &[Type::Array])?.and_then(|users| users.as_array());
     let mut named = false;
@@ -237,7 +265,7 @@ pub(crate) fn check_sessions_spec(stage: &str, spec: RawDoc<'_>) -> Result<()> {
             "{stage} may not specify {{allUsers:true}} and {{users:[...]}} at the same time"
         );
     }
-    Ok(())
+    Ok(spec)
 }
 
 pub(crate) fn parse_list_sampled_queries(

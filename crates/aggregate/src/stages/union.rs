@@ -8,6 +8,7 @@ use sheaf_errors::{Code, Result, bail};
 use crate::database::SharedDatabase;
 use crate::idl::Fields;
 use crate::namespace::Namespace;
+use crate::outline::{self, Outline};
 use crate::parse;
 use crate::pipeline::SharedPipeline;
 use crate::stage::{Needs, Place, Reads, SharedStage, Split, Stage, StageCx, StageEntry};
@@ -15,7 +16,8 @@ use sheaf_expr::Deps;
 use sheaf_rows::{BoxOperator, Cx, Operator, Row, Step};
 
 /// `$unionWith`.
-pub(crate) const UNION_WITH: StageEntry = StageEntry::new("$unionWith", parse, Split::Merger, Needs::Foreign);
+pub(crate) const UNION_WITH: StageEntry =
+    StageEntry::new("$unionWith", parse, Split::Merger, Needs::Foreign).looked_at(look);
 
 /// A parsed `$unionWith`.
 #[derive(Debug)]
@@ -26,30 +28,46 @@ pub struct Union {
     pub pipeline: SharedPipeline,
 }
 
-pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<SharedStage>> {
-    let (collection, stages) = match argument {
-        Value::String(name) => (Some(name), None),
-        Value::Document(spec) => {
-            let fields = Fields::new("$unionWith", spec, &["coll", "pipeline"])?;
-            let collection = fields.optional("coll", &[Type::String])?.and_then(|name| name.as_str());
-            let stages = fields.optional("pipeline", &[Type::Array])?.and_then(|stages| stages.as_array());
-            (collection, stages)
+/// Where the documents come from, and what runs there.
+struct Spec<'a> {
+    collection: Option<&'a str>,
+    stages: RawDoc<'a>,
+}
+
+impl<'a> Spec<'a> {
+    /// Errors: `FailedToParse`, `TypeMismatch`, 40415.
+    fn read(argument: Value<'a>) -> Result<Spec<'a>> {
+        let spec = match argument {
+            Value::String(name) => return Ok(Spec { collection: Some(name), stages: RawDoc::EMPTY }),
+            Value::Document(spec) => spec,
+            other => bail!(
+                Code::FAILED_TO_PARSE,
+                "the $unionWith stage specification must be an object or string, but found {}",
+                other.type_name()
+            ),
+        };
+        let fields = Fields::new("$unionWith", spec, &["coll", "pipeline"])?;
+        let collection = fields.optional("coll", &[Type::String])?.and_then(|name| name.as_str());
+        let stages = spec.get("pipeline").map(outline::stages).transpose()?.unwrap_or(RawDoc::EMPTY);
+        if collection.is_none() && !outline::makes_documents(stages) {
+            bail!(
+                Code::FAILED_TO_PARSE,
+                "$unionWith stage without explicit collection must have a pipeline with $documents as first stage"
+            );
         }
-        other => bail!(
-            Code::FAILED_TO_PARSE,
-            "the $unionWith stage specification must be an object or string, but found {}",
-            other.type_name()
-        ),
-    };
+        Ok(Spec { collection, stages })
+    }
+}
+
+fn look(argument: Value<'_>, cx: &Outline<'_>) -> Result<()> {
+    cx.nested(Spec::read(argument)?.stages)
+}
+
+pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<SharedStage>> {
+    let Spec { collection, stages } = Spec::read(argument)?;
     let own = Namespace::new(cx.namespace.database.clone(), collection.unwrap_or_default());
     let own = if collection.is_some() { own.readable_by("$unionWith")? } else { own };
-    let pipeline = parse::pipeline(stages.unwrap_or(RawDoc::EMPTY), &mut cx.nested(&own, Place::Union)?)?;
-    if collection.is_none() && !pipeline.has_own_source() {
-        bail!(
-            Code::FAILED_TO_PARSE,
-            "$unionWith stage without explicit collection must have a pipeline with $documents as first stage"
-        );
-    }
+    let pipeline = parse::pipeline(stages, &mut cx.nested(&own, Place::Union)?)?;
     let from = collection.is_some().then_some(own);
     Ok(vec![Arc::new(Union { from, pipeline: Arc::new(pipeline) })])
 }

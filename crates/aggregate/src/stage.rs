@@ -16,6 +16,7 @@ use crate::database::SharedDatabase;
 use crate::filters::SplitFilter;
 use crate::namespace::Namespace;
 use crate::outline::{MAX_NESTED_PIPELINES, Outline};
+use crate::pipeline::SharedPipeline;
 use crate::stages::change_stream::{ChangeStream, ResumeToken};
 use crate::stages::geo_near::GeoNear;
 
@@ -366,8 +367,10 @@ pub enum Shape<'s> {
     BucketAuto,
     /// `$lookup`, and where the array of found documents goes.
     Lookup(&'s FieldPath),
-    /// `$graphLookup`.
-    GraphLookup,
+    /// `$graphLookup`, and where the array of found documents goes.
+    GraphLookup(&'s FieldPath),
+    /// `$facet`: output fields and their pipelines.
+    Facet(&'s [(String, SharedPipeline)]),
     /// `$unwind`.
     Unwind {
         /// The array's path.

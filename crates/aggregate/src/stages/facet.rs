@@ -16,7 +16,7 @@ use crate::database::SharedDatabase;
 use crate::namespace::Namespace;
 use crate::outline::Outline;
 use crate::spool::Spool;
-use crate::stage::{Needs, Place, Reads, SharedStage, Split, Stage, StageCx, StageEntry};
+use crate::stage::{Needs, Place, Reads, Shape, SharedStage, Split, Stage, StageCx, StageEntry};
 
 /// `$facet`.
 pub(crate) const FACET: StageEntry =
@@ -108,6 +108,10 @@ impl Stage for Facet {
             }
         }
         Reads::Only
+    }
+
+    fn shape(&self) -> Shape<'_> {
+        Shape::Facet(&self.facets)
     }
 
     fn foreign_namespaces(&self, found: &mut Vec<Namespace>) {

@@ -152,7 +152,7 @@ impl Stage for GraphLookup {
     }
 
     fn shape(&self) -> Shape<'_> {
-        Shape::GraphLookup
+        Shape::GraphLookup(&self.output)
     }
 
     fn foreign_namespaces(&self, found: &mut Vec<Namespace>) {

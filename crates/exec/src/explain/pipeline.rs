@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use sheaf_aggregate::{Pipeline, Shape, SharedStage};
-use sheaf_bson::{DocBuf, DocWriter, RawDoc};
+use sheaf_bson::{DocBuf, DocWriter, RawDoc, Value, doc};
 use sheaf_errors::Result;
 use sheaf_expr::ParseCx;
 use sheaf_query::projection::{Kind, Mode, Projection};
@@ -198,14 +198,30 @@ impl PipelineOf<'_> {
             let mut tally = tallies.get(at);
             let lookup = tally;
             let mut documents = printed[at].clone();
-            // An `$unwind` of what a `$lookup` has joined is a part of that.
-            if let (Shape::Lookup(output), Some(Shape::Unwind { path, preserve_null_and_empty, .. })) =
-                (stage.shape(), stages.get(at + 1).map(|next| next.shape()))
-                && path == output
-            {
-                documents = documents.iter().map(|doc| unwinding(doc, preserve_null_and_empty)).collect();
-                at += 1;
-                tally = tallies.get(at);
+            let next = stages.get(at + 1).map(|next| next.shape());
+            match (stage.shape(), next) {
+                // An `$unwind` of what was joined is a part of that.
+                (
+                    Shape::Lookup(output) | Shape::GraphLookup(output),
+                    Some(Shape::Unwind { path, include_array_index, preserve_null_and_empty }),
+                ) if path == output => {
+                    let index = include_array_index.map(|index| index.dotted());
+                    let name = stage.name();
+                    documents = documents
+                        .iter()
+                        .map(|doc| unwinding(doc, name, preserve_null_and_empty, index.as_deref()))
+                        .collect();
+                    at += 1;
+                    tally = tallies.get(at);
+                }
+                // The cache is asked for what matches.
+                (_, Some(Shape::Match(_))) if stage.name() == "$planCacheStats" => {
+                    at += 1;
+                    tally = tallies.get(at);
+                    let filter = printed[at].first().and_then(|filter| filter.as_raw().get("$match"));
+                    documents = vec![doc! { "$planCacheStats": { "match": filter.unwrap_or(Value::Null) } }];
+                }
+                _ => {}
             }
             for (part, document) in documents.iter().enumerate() {
                 out.push(DocBuf::build(|out| {
@@ -233,12 +249,16 @@ fn kept_by_sort(before: &[SharedStage]) -> bool {
     matches!(sort, Some(Shape::Sort { limit: Some(_), .. }))
 }
 
-fn unwinding(lookup: &DocBuf, preserve: bool) -> DocBuf {
-    let spec = lookup.as_raw().get("$lookup").and_then(|v| v.as_doc()).unwrap_or(sheaf_bson::RawDoc::EMPTY);
+fn unwinding(joined: &DocBuf, name: &str, preserve: bool, index: Option<&str>) -> DocBuf {
+    let spec = joined.as_raw().get(name).and_then(|v| v.as_doc()).unwrap_or(RawDoc::EMPTY);
     DocBuf::build(|out| {
-        let mut out = out.document("$lookup");
+        let mut out = out.document(name);
         out.append_all(spec);
-        out.document("unwinding").append("preserveNullAndEmptyArrays", preserve);
+        let mut out = out.document("unwinding");
+        out.append("preserveNullAndEmptyArrays", preserve);
+        if let Some(index) = index {
+            out.append("includeArrayIndex", index);
+        }
     })
 }
 
@@ -261,7 +281,12 @@ fn own_figures(out: &mut DocWriter<'_, Vec<u8>>, shape: Shape<'_>, own: &Figures
             out.append("totalDataSizeSortedBytesEstimate", own.output_bytes as i64);
             disk(out);
         }
-        Shape::Lookup(_) | Shape::GraphLookup => {
+        Shape::GraphLookup(_) => {
+            disk(out);
+            out.append("spilledBytes", spilled.bytes as i64);
+            out.append("spilledRecords", spilled.records as i64);
+        }
+        Shape::Lookup(_) => {
             out.append("totalDocsExamined", own.docs_examined as i64);
             out.append("totalKeysExamined", own.keys_examined as i64);
             out.append("collectionScans", own.collection_scans as i64);

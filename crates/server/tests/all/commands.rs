@@ -1,7 +1,7 @@
 //! Scripts of commands: requests to a server, and its replies.
 //!
 //! A file is a family of commands and has a server of its own. `> db {request}` is a request (`-` for no database), the line after it the reply.
-//! `| field field.below` behind a request names the fields of the reply that are shown. `CURSOR` in a request is the cursor that
+//! `| field field.below list.0` behind a request names the fields of the reply that are shown. `CURSOR` in a request is the cursor that
 //! was opened last. What differs from run to run is shown as `"<time>"`, `"<timestamp>"`, `"<id>"`, `"<uuid>"` or `"<cursor>"`, unless a
 //! request has named it. `UPDATE=1` in the environment writes the replies anew.
 #![allow(
@@ -62,8 +62,9 @@ impl Script {
                 });
                 for path in fields.iter().filter(|field| field.contains('.')) {
                     let mut parts = path.split('.');
-                    let found =
-                        parts.try_fold(Value::Document(reply), |value, name| value.as_doc()?.get(name));
+                    let found = parts.try_fold(Value::Document(reply), |value, name| {
+                        value.as_doc().or(value.as_array())?.get(name)
+                    });
                     if let Some(value) = found {
                         doc.append(path, value);
                     }

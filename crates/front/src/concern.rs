@@ -1,6 +1,7 @@
 //! Read and write concerns as clients send them, and the rules of a server that is not replicated.
 
 pub mod counters;
+pub(crate) mod preference;
 
 use std::time::Duration;
 

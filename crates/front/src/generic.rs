@@ -3,7 +3,7 @@
 use sheaf_bson::{Binary, DocWriter, Element, RawDoc, Sink, Timestamp, Value};
 use sheaf_errors::{Code, Result, bail};
 
-use crate::args::{At, FromValue, Loose, safe_i64};
+use crate::args::{At, FromValue, safe_i64};
 use crate::concern::{ReadConcern, WriteConcern};
 use crate::session::LogicalSessionId;
 
@@ -252,22 +252,14 @@ impl<'a> GenericArgs<'a> {
             }
             "maxTimeMS" => self.max_time_ms = max_time_ms(value)?,
             "apiVersion" => self.api_version = <&str>::from_value(value, &at)?,
-            "apiStrict" => self.api_strict = Loose::from_value(value, &at)?.map(|b| b.0),
-            "apiDeprecationErrors" => {
-                self.api_deprecation_errors = Loose::from_value(value, &at)?.map(|b| b.0);
-            }
+            "apiStrict" => self.api_strict = bool::from_value(value, &at)?,
+            "apiDeprecationErrors" => self.api_deprecation_errors = bool::from_value(value, &at)?,
+            "coordinator" => drop(bool::from_value(value, &at)?),
             "comment" => self.comment = Some(value),
             "$audit" => self.asked_for = RawDoc::from_value(value, &at)?,
             "$readPreference" => {
                 self.read_preference = RawDoc::from_value(value, &at)?;
-                if let Some(Value::String(mode)) = self.read_preference.map(|doc| doc.get_or_missing("mode"))
-                    && !READ_MODES.contains(&mode)
-                {
-                    bail!(
-                        Code::BAD_VALUE,
-                        "Enumeration value '{mode}' for field '$readPreference.mode' is not a valid value."
-                    );
-                }
+                self.read_preference.map_or(Ok(()), crate::concern::preference::check)?;
             }
             "shardVersion" => {
                 self.shard_version = RawDoc::from_value(value, &at)?.map(ShardVersion::parse).transpose()?;
@@ -292,9 +284,6 @@ impl<'a> GenericArgs<'a> {
         Ok(())
     }
 }
-
-/// What `$readPreference.mode` can say.
-const READ_MODES: [&str; 5] = ["primary", "primaryPreferred", "secondary", "secondaryPreferred", "nearest"];
 
 /// `maxTimeMS`: a whole number of milliseconds, at most 2^31 - 1; 0 means no limit.
 ///

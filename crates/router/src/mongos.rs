@@ -25,9 +25,6 @@ use crate::{commands, transaction};
 /// A router as the front sees it.
 pub struct Mongos(pub Arc<Router>);
 
-/// Less than that cannot be told apart from the time between two looks at a member.
-const MIN_STALENESS_SECS: f64 = 90.0;
-
 impl Mongos {
     /// A new router for the cluster with these config servers; parameters of the command line are applied.
     ///
@@ -49,15 +46,6 @@ impl Role for Mongos {
     fn check(&self, request: &Request<'_>) -> Result<()> {
         if request.generic.write_concern.is_some() && !request.command.spec.concerns.write {
             bail!(Code::INVALID_OPTIONS, "Command does not support writeConcern");
-        }
-        let staleness =
-            request.generic.read_preference.and_then(|preference| preference.get("maxStalenessSeconds"));
-        if staleness.and_then(|seconds| seconds.as_f64()).is_some_and(|seconds| seconds < MIN_STALENESS_SECS)
-        {
-            bail!(
-                Code::MAX_STALENESS_OUT_OF_RANGE,
-                "maxStalenessSeconds value can not be less than {MIN_STALENESS_SECS}"
-            );
         }
         Ok(())
     }

@@ -39,7 +39,9 @@ pub fn normalize(spec: RawDoc<'_>) -> Result<DocBuf> {
 pub fn prepare(spec: RawDoc<'_>, default_collation: Option<RawDoc<'_>>) -> Result<DocBuf> {
     let normal = normalize(spec)
         .map_err(|error| error.context(format!("Error in specification {}", shown(Value::Document(spec)))))?;
-    if spec.element("collation").is_some() {
+    // Indexes of version 1 know of no collation: they do not take over that of their collection.
+    let first_version = normal.as_raw().get_or_missing("v").as_exact_i64() == Some(1);
+    if first_version || spec.element("collation").is_some() {
         return Ok(normal);
     }
     Ok(match default_collation {

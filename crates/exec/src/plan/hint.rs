@@ -20,6 +20,7 @@ impl Hint {
             Value::Missing => Ok(Hint::None),
             Value::String(name) => Ok(Hint::Name(name.to_owned())),
             Value::Document(doc) if doc.is_empty() => Ok(Hint::None),
+            Value::Document(doc) if let Some(name) = name_in(doc) => Ok(Hint::Name(name.to_owned())),
             Value::Document(doc) => match doc.get("$natural") {
                 Some(_) if doc.count() > 1 => bail!(
                     Code::BAD_VALUE,
@@ -67,6 +68,12 @@ impl Hint {
             ),
         }
     }
+}
+
+/// `{$hint: "name"}`, which is how servers write a name to each other.
+fn name_in(hint: RawDoc<'_>) -> Option<&str> {
+    let first = hint.iter().next().filter(|first| first.key() == "$hint")?;
+    first.value().as_str()
 }
 
 /// Whether a hint is an index's key pattern: the same fields with equal values, whatever the types of their numbers.

@@ -102,7 +102,8 @@ impl<'a> Command<'a, Operation<'a>> for Find<'a> {
         flag(args, "oplogReplay")?;
         flag(args, "allowPartialResults")?;
         flag(args, "readOnce")?;
-        args.ignore(&["term", FIELD]);
+        args.optional::<i64>("term")?;
+        args.ignore(&[FIELD]);
         if find.await_data && !find.tailable {
             bail!(Code::FAILED_TO_PARSE, "Cannot set 'awaitData' without also setting 'tailable'");
         }

@@ -298,6 +298,13 @@ pub fn is_stale(error: &Error) -> bool {
     matches!(error.code(), Code::STALE_CONFIG | Code::STALE_DB_VERSION)
 }
 
+/// When the messages of errors have come to so many bytes, those of further ones are left out: a message may repeat a key of any
+/// length, and a batch has many statements.
+const TERSE_FROM_BYTES: usize = 1024 * 1024;
+
+/// So many errors have their message in any case.
+const TERSE_FROM_ERRORS: usize = 2;
+
 /// What became of the statements so far.
 #[derive(Default)]
 pub struct StatementOutcomes {
@@ -360,12 +367,7 @@ impl StatementOutcomes {
     /// Writes `writeErrors` and `retriedStmtIds`.
     pub fn write(&self, reply: &mut Reply) {
         if !self.errors.is_empty() {
-            reply.fill(|doc| {
-                let mut list = doc.array("writeErrors");
-                for (index, error) in &self.errors {
-                    write_error(&mut list.document(), *index, error);
-                }
-            });
+            reply.fill(|doc| write_errors(doc, &self.errors));
         }
         if !self.retried.is_empty() {
             reply.fill(|doc| {
@@ -378,8 +380,19 @@ impl StatementOutcomes {
     }
 }
 
+fn write_errors(doc: &mut sheaf_bson::DocWriter<'_, Vec<u8>>, errors: &[(usize, Error)]) {
+    let mut list = doc.array("writeErrors");
+    let mut told = 0;
+    for (at, (index, error)) in errors.iter().enumerate() {
+        let is_terse = told >= TERSE_FROM_BYTES && at >= TERSE_FROM_ERRORS;
+        let message = if is_terse { "" } else { error.message() };
+        told += message.len();
+        write_error(&mut list.document(), *index, error, message);
+    }
+}
+
 /// One entry of `writeErrors`.
-pub fn write_error(out: &mut sheaf_bson::DocWriter<'_, Vec<u8>>, index: usize, error: &Error) {
+fn write_error(out: &mut sheaf_bson::DocWriter<'_, Vec<u8>>, index: usize, error: &Error, message: &str) {
     out.append("index", index as i32);
     out.append("code", error.code().0);
     if let Some(extra) = error.extra() {
@@ -388,5 +401,33 @@ pub fn write_error(out: &mut sheaf_bson::DocWriter<'_, Vec<u8>>, index: usize, e
     if let Some(info) = error.err_info() {
         out.append("errInfo", sheaf_bson::RawDoc::new(info));
     }
-    out.append("errmsg", error.message());
+    out.append("errmsg", message);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_are_left_out_when_they_have_come_to_a_megabyte() {
+        let lengths = |messages: &[usize]| -> Vec<usize> {
+            let error = |length: usize| Error::new(Code::DUPLICATE_KEY, "x".repeat(length));
+            let errors: Vec<_> =
+                messages.iter().enumerate().map(|(at, length)| (at, error(*length))).collect();
+            let reply = DocBuf::build(|doc| write_errors(doc, &errors));
+            let list = reply.as_raw().get("writeErrors").and_then(|list| list.as_array()).unwrap();
+            let message = |entry: sheaf_bson::Value<'_>| {
+                let entry = entry.as_doc().unwrap();
+                assert_eq!(entry.get("code").and_then(|code| code.as_exact_i64()), Some(11000));
+                entry.get("errmsg").and_then(|text| text.as_str()).unwrap().len()
+            };
+            list.values().map(message).collect()
+        };
+        let half = TERSE_FROM_BYTES / 2;
+        assert_eq!(lengths(&[half, half - 1, 7, 7]), [half, half - 1, 7, 0]);
+        // Two errors say what they are, however long that is.
+        let whole = TERSE_FROM_BYTES;
+        assert_eq!(lengths(&[whole, whole, 7]), [whole, whole, 0]);
+        assert_eq!(lengths(&[1, 2, 3]), [1, 2, 3]);
+    }
 }

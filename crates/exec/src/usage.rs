@@ -18,7 +18,7 @@ pub fn note(plan: &PlanNode, collection: &Collection, tailable: bool) {
                 once(index, &mut seen);
             }
         }
-        PlanNode::CollScan { range: None, .. } => collection.count_scan(tailable),
+        PlanNode::CollScan { .. } => collection.count_scan(tailable),
         _ => {}
     });
 }

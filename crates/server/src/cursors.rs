@@ -36,7 +36,7 @@ pub trait ServerCursor: Send {
         None
     }
 
-    /// `postBatchResumeToken` of a change stream.
+    /// `postBatchResumeToken`: of a change stream, or of a find that asks for it.
     fn resume_token(&self) -> Option<DocBuf> {
         None
     }

@@ -163,8 +163,8 @@ pub fn write(out: Out<'_, '_>, node: &PlanNode, stats: Option<&[Figures]>, at: &
             head(out, "EOF", None, own);
             out.append("type", "nonExistentNamespace");
         }
-        PlanNode::CollScan { filter, backward, range } => {
-            head(out, if range.is_some() { "CLUSTERED_IXSCAN" } else { "COLLSCAN" }, filter.as_ref(), own);
+        PlanNode::CollScan { filter, backward, .. } => {
+            head(out, "COLLSCAN", filter.as_ref(), own);
             out.append("direction", direction(*backward));
             if let Some(own) = own {
                 out.append("docsExamined", own.docs_examined as i32);

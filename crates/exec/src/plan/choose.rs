@@ -1,5 +1,6 @@
 //! The candidate plans of a query.
 
+use std::ops::Bound;
 use std::sync::Arc;
 
 use sheaf_bson::{DocBuf, OwnedValue, Value};
@@ -9,11 +10,11 @@ use sheaf_expr::{Deps, ParseCx};
 use sheaf_query::matcher::{CompareOp, MatchExpr, Test};
 use sheaf_query::projection::{Mode, Projection};
 use sheaf_rows::Fields;
-use sheaf_storage::{Collection, Index, IndexKind};
+use sheaf_storage::{Collection, Index, IndexKind, Range};
 
 use super::analyze::{IndexUse, conjuncts, eligible, may_hold_strings, uses};
 use super::hint::key_range;
-use super::query::Hint;
+use super::query::{Hint, Start};
 use super::{Ahead, FilterPart, PlanNode, Query, Scan};
 use crate::bounds::{FieldBounds, IndexBounds, Intervals};
 use crate::index::{hashed_fields, is_record_order};
@@ -209,7 +210,11 @@ fn natural(query: &Query, filter: &FilterPart) -> PlanNode {
         _ => false,
     };
     let sorted = query.natural_sort().is_some();
-    finish(query, PlanNode::CollScan { filter: whole(filter), backward, range: None }, sorted)
+    let range = query.start.as_ref().map(|Start { record, after }| {
+        let place = if *after { Bound::Excluded } else { Bound::Included };
+        Range { lower: place(record.clone()), upper: Bound::Unbounded }
+    });
+    finish(query, PlanNode::CollScan { filter: whole(filter), backward, range }, sorted)
 }
 
 fn collection_scan(_collection: &Collection, filter: &FilterPart) -> PlanNode {

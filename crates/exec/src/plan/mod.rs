@@ -377,8 +377,7 @@ impl PlanNode {
         };
         match self {
             PlanNode::Eof => out.push("EOF".into()),
-            PlanNode::CollScan { range: None, .. } => out.push("COLLSCAN".into()),
-            PlanNode::CollScan { .. } => out.push("CLUSTERED_IXSCAN".into()),
+            PlanNode::CollScan { .. } => out.push("COLLSCAN".into()),
             PlanNode::IdLookup { .. } => out.push("IDHACK".into()),
             PlanNode::IndexScan(s) | PlanNode::CountScan(s) | PlanNode::DistinctScan(s)
                 if crate::index::is_clustered(&s.index) =>

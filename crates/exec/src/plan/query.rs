@@ -55,6 +55,10 @@ pub struct Query {
     pub number_records: bool,
     /// A tailable cursor: natural order on a capped collection.
     pub tailable: bool,
+    /// Where a scan in natural order begins, if not with the first record.
+    pub start: Option<Start>,
+    /// Somebody wants to know the record that was given last.
+    pub resumable: bool,
     /// Only the paths needed; documents need not be whole (count, distinct).
     pub only_paths: Option<Vec<String>>,
     /// Only the number of documents is wanted.
@@ -63,6 +67,15 @@ pub struct Query {
     pub whole_documents: bool,
     /// Only this field's distinct values are wanted.
     pub distinct: Option<String>,
+}
+
+/// A place in natural order.
+#[derive(Clone, Debug)]
+pub struct Start {
+    /// The key of the record.
+    pub record: Vec<u8>,
+    /// Behind the record, not with it.
+    pub after: bool,
 }
 
 impl Query {

@@ -86,6 +86,9 @@ pub struct Executor {
     /// The fields of rows that are keys, for plans that need no documents, and the document made of a key.
     key_fields: Option<Vec<(String, bool)>>,
     made: Option<Vec<u8>>,
+    /// The key of the record that was given last, if somebody wants to know it.
+    last: Option<Vec<u8>>,
+    resumable: bool,
 }
 
 impl Executor {
@@ -127,7 +130,19 @@ impl Executor {
             suspended: false,
             key_fields,
             made: None,
+            last: None,
+            resumable: false,
         })
+    }
+
+    /// Keeps the key of the record that is given last.
+    pub fn keep_last(&mut self) {
+        self.resumable = true;
+    }
+
+    /// The key of the record that was given last.
+    pub fn last(&self) -> Option<&[u8]> {
+        self.last.as_deref()
     }
 
     /// The plan.
@@ -290,6 +305,9 @@ impl Executor {
                 return Ok(Some(false));
             }
             batch.push(doc.as_bytes());
+            if self.resumable {
+                self.last = Some(row.record.to_vec());
+            }
         }
         Ok(Some(self.is_done()))
     }

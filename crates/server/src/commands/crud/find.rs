@@ -14,6 +14,7 @@ use sheaf_storage::{Collection, Doc, Engine, Uuid, View};
 use super::pipeline::PipelineCursor;
 use super::query::{PlanCursor, collated_cx, empty_cursor, first_batch, parse_cx, parse_filter, set_sort};
 use super::query_settings;
+use super::resume::Resume;
 use sheaf_rows::{Cx, Limits, Operator};
 
 use crate::args::{Args, Loose, NonNegative};
@@ -47,6 +48,9 @@ pub struct Find<'a> {
     collation: Option<RawDoc<'a>>,
     variables: Option<RawDoc<'a>>,
     uuid: Option<Uuid>,
+    resume: Resume<'a>,
+    /// Options that a view cannot have, by their names.
+    not_on_views: Option<&'static str>,
 }
 
 impl<'a> Command<'a, Operation<'a>> for Find<'a> {
@@ -98,10 +102,23 @@ impl<'a> Command<'a, Operation<'a>> for Find<'a> {
             collation: args.optional("collation")?,
             variables: args.optional("let")?,
             uuid: args.optional("collectionUUID")?,
+            resume: Resume::parse(args)?,
+            not_on_views: None,
         };
         flag(args, "oplogReplay")?;
-        flag(args, "allowPartialResults")?;
-        flag(args, "readOnce")?;
+        let partial = flag(args, "allowPartialResults")?;
+        let once = flag(args, "readOnce")?;
+        // The one that is allowed is what drivers send for the first document.
+        let single = find.single_batch && find.limit != 1;
+        let options = [
+            (find.no_timeout, "noCursorTimeout"),
+            (partial, "allowPartialResults"),
+            (single, "singleBatch"),
+            (once, "readOnce"),
+            (find.resume.is_asked(), "$_requestResumeToken"),
+        ];
+        let not_on_views = options.into_iter().find(|(given, _)| *given).map(|(_, name)| name);
+        let find = Find { not_on_views, ..find };
         args.optional::<i64>("term")?;
         args.ignore(&[FIELD]);
         if find.await_data && !find.tailable {
@@ -110,6 +127,7 @@ impl<'a> Command<'a, Operation<'a>> for Find<'a> {
         if find.tailable && find.single_batch {
             bail!(Code::BAD_VALUE, "cannot use tailable option with the 'singleBatch' option");
         }
+        find.resume.check(find.hint, find.sort)?;
         Ok(find)
     }
 
@@ -141,6 +159,7 @@ impl<'a> Command<'a, Operation<'a>> for Find<'a> {
         let interrupt = || stop.check();
         let allow_disk_use = self.allow_disk_use.unwrap_or(true);
         let limits = Limits { allow_disk_use, now_millis: op.now_millis(), ..Limits::default() };
+        self.resume.check_record(&collection, &view)?;
         let reads = op.reads(view);
         let mut cx = Cx::new(limits, &interrupt);
         let mut executor = sheaf_exec::find::open(&query, &collection, &reads, &mut cx)?;
@@ -240,6 +259,8 @@ impl<'a> Find<'a> {
         query.return_key = self.return_key;
         query.show_record_id = self.show_record_id;
         query.tailable = self.tailable;
+        query.resumable = self.resume.is_asked();
+        query.start = self.resume.start();
         if self.tailable && !query.sort_spec.as_raw().is_empty() && query.natural_sort() != Some(false) {
             bail!(Code::BAD_VALUE, "cannot use tailable option with a sort other than {{$natural: 1}}");
         }
@@ -275,9 +296,10 @@ impl<'a> Find<'a> {
             (self.show_record_id, "showRecordId"),
             (self.min.is_some(), "min"),
             (self.max.is_some(), "max"),
+            (self.not_on_views.is_some(), self.not_on_views.unwrap_or_default()),
         ] {
             if given {
-                bail!(Code::INVALID_PIPELINE_OPERATOR, "Option {what} is not supported for aggregation.");
+                bail!(Code::INVALID_PIPELINE_OPERATOR, "Option {what} not supported in aggregation.");
             }
         }
         let on = Namespace::new(op.db(), self.collection);

@@ -15,6 +15,7 @@ pub mod map_reduce;
 pub mod pipeline;
 pub mod query;
 mod query_settings;
+mod resume;
 pub mod rights;
 mod update;
 mod witness;

@@ -13,6 +13,7 @@ use sheaf_query::matcher::{Features, Matcher};
 use sheaf_query::sort::FindSort;
 use sheaf_rows::{Cx, Limits, Operator};
 
+use super::resume;
 use crate::cursors::{Batch, Filled, ServerCursor};
 use crate::op::Operation;
 use crate::parked::Changes;
@@ -153,12 +154,20 @@ pub struct PlanCursor {
     await_data: bool,
     /// What the cursor waits for when it comes to its end.
     waits: Option<Changes>,
+    /// Where it began, if whoever reads wants to be told where another could go on.
+    resumable: Option<Option<Vec<u8>>>,
 }
 
 impl PlanCursor {
     /// A cursor over a run that has begun; the run has let go of its state.
     pub fn new(executor: Executor, reads: Reads, query: &Query, await_data: bool, limits: Limits) -> Self {
-        PlanCursor { executor, reads, limits, tailable: query.tailable, await_data, waits: None }
+        let mut executor = executor;
+        let start = query.start.as_ref().map(|start| start.record.clone());
+        let resumable = query.resumable.then_some(start);
+        if resumable.is_some() {
+            executor.keep_last();
+        }
+        PlanCursor { executor, reads, limits, tailable: query.tailable, await_data, waits: None, resumable }
     }
 }
 
@@ -188,6 +197,11 @@ impl ServerCursor for PlanCursor {
 
     fn waits(&self, _asked: bool) -> Option<Changes> {
         self.waits.clone()
+    }
+
+    fn resume_token(&self) -> Option<DocBuf> {
+        let start = self.resumable.as_ref()?;
+        Some(resume::token(self.executor.last().or(start.as_deref())))
     }
 
     fn is_tailable(&self) -> bool {

@@ -40,6 +40,8 @@ pub struct GenericArgs<'a> {
     pub cluster_time: Option<Timestamp>,
     /// `retryOf`, within a router's own transaction.
     pub retry_of: Option<RetryOf<'a>>,
+    /// `routersOwn`: the transaction that the request begins is a router's own, which does not rest between its statements.
+    pub routers_own: bool,
     /// `retryAttempt`, of a router's request.
     pub attempt: Option<Attempt>,
     /// `$audit`, of a router's request: for whom it asks. Only what members say of it counts.
@@ -173,6 +175,7 @@ pub fn is_generic(name: &[u8]) -> bool {
         | b"shardVersion"
         | b"databaseVersion"
         | b"retryOf"
+        | b"routersOwn"
         | b"retryAttempt"
         | b"coordinator"
         | b"tracking_info"
@@ -254,6 +257,7 @@ impl<'a> GenericArgs<'a> {
             "apiVersion" => self.api_version = <&str>::from_value(value, &at)?,
             "apiStrict" => self.api_strict = bool::from_value(value, &at)?,
             "apiDeprecationErrors" => self.api_deprecation_errors = bool::from_value(value, &at)?,
+            "routersOwn" => self.routers_own = bool::from_value(value, &at)?.unwrap_or(false),
             "coordinator" => drop(bool::from_value(value, &at)?),
             "comment" => self.comment = Some(value),
             "$audit" => self.asked_for = RawDoc::from_value(value, &at)?,

@@ -32,6 +32,7 @@ fn is_own(name: &[u8]) -> bool {
             | b"recoveryToken"
             | b"apiDeprecationErrors"
             | b"retryOf"
+            | b"routersOwn"
             | b"retryAttempt"
     ) || name == FIELD.as_bytes()
 }

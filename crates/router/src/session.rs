@@ -235,7 +235,7 @@ impl Own {
     /// Adds to a request what makes it a statement of the transaction.
     pub fn append(&self, out: &mut DocWriter<'_, Vec<u8>>) {
         self.lsid.write(out, "lsid");
-        out.append("txnNumber", self.number).append("autocommit", false);
+        out.append("txnNumber", self.number).append("autocommit", false).append("routersOwn", true);
         if let Some((lsid, number)) = self.retry_of.filter(|_| self.records) {
             let mut of = out.document("retryOf");
             lsid.write(&mut of, "lsid");

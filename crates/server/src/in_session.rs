@@ -119,6 +119,8 @@ fn enter(op: &mut Operation<'_>, session: &Session, state: &mut SessionState, pa
         state.txn = TxnState::InProgress {
             transaction: Some(Box::new(transaction)),
             started: Instant::now(),
+            used: Instant::now(),
+            routers_own: op.generic.routers_own,
             read_concern: op.read_concern.get(),
             executed,
         };
@@ -149,7 +151,10 @@ fn leave(
     result: Result<Reply>,
 ) -> Result<Reply> {
     let rest = op.transaction.borrow_mut().take();
-    let TxnState::InProgress { transaction, started, executed, .. } = &mut state.txn else { return result };
+    let TxnState::InProgress { transaction, started, used, executed, .. } = &mut state.txn else {
+        return result;
+    };
+    *used = Instant::now();
     let lived = started.elapsed();
     let is_open = |executed| {
         let id = || transaction_id(session.id, txn_number);

@@ -10,6 +10,10 @@ use crate::session::{Leftovers, SessionState, TxnState};
 /// How often the reaper looks.
 const PERIOD: Duration = Duration::from_millis(500);
 
+/// For so long a router's own transaction may rest between two statements. One whose router is gone would hold its locks, and with them the closing
+/// of a collection, as long as transactions may live; one whose router was paused is run again by that.
+const ROUTERS_SILENCE: Duration = Duration::from_secs(5);
+
 /// How often sessions in use are noted in `config.system.sessions`, as in MongoDB.
 const SESSIONS_PERIOD: Duration = Duration::from_secs(300);
 
@@ -100,8 +104,9 @@ impl Node {
         let now = self.uptime_millis();
         self.refresh_busy_sessions(now);
         self.sessions.each_open(SessionState::is_open, |session, mut state| {
-            if let TxnState::InProgress { started, transaction, .. } = &state.txn
+            if let TxnState::InProgress { started, used, routers_own, transaction, .. } = &state.txn
                 && (started.elapsed() >= lifetime
+                    || (*routers_own && used.elapsed() >= ROUTERS_SILENCE)
                     || transaction.as_ref().is_some_and(|transaction| transaction.is_shed()))
             {
                 let (number, lived) = (state.txn_number, started.elapsed());

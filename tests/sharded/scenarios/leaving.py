@@ -61,10 +61,12 @@ def a_shard_that_sends_a_document_away_has_done_nothing_yet(cluster):
         plants = two_shards(client, "leaving")
         for ordered, at in ((True, 1), (False, 2)):
             fail(cluster, 1, "update", errorCode=STALE_CONFIG)
-            done = plants.bulk_write([pymongo.UpdateOne({"_id": at}, {"$set": {"n": -at}})], ordered=ordered)
-            assert (done.matched_count, done.modified_count) == (1, 1), (ordered, done)
-        assert plants.count_documents({"n": {"$lt": 0}}) == 2
-        assert plants.count_documents({}) == 40
+            updates = [pymongo.UpdateOne({"_id": at}, {"$set": {"n": -at}}) for at in (at, at + 10)]
+            done = plants.bulk_write(updates, ordered=ordered)
+            assert (done.matched_count, done.modified_count) == (2, 2), (ordered, done)
+        assert plants.count_documents({"n": {"$lt": 0}}) == 4
+        seen = (plants.count_documents({}), sorted((d['_id'], d['n']) for d in plants.find()))
+        assert seen[0] == 40, seen
 
 
 @check

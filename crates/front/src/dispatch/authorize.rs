@@ -112,7 +112,7 @@ fn asked<'a>(request: &Request<'a>) -> Asked<'a> {
 /// Errors: `Unauthorized`.
 pub fn between_servers(request: &Request<'_>) -> Result<()> {
     let generic = &request.generic;
-    let any = generic.retry_of.is_some() || generic.attempt.is_some();
+    let any = generic.retry_of.is_some() || generic.attempt.is_some() || generic.routers_own;
     if any && !request.rights.are_everything() {
         return Err(refused(request));
     }

@@ -224,15 +224,23 @@ impl Moving<'_, '_> {
                     out.append_element(field);
                 }
             }
-            if writes {
-                out.array("stmtIds").push(self.stmt_id);
-            }
         });
         if let Some(own) = &mut *self.op.own.borrow_mut() {
             (own.records, own.result) = (result.is_some(), result.cloned());
         }
         let body = Body { db: self.db, body: command.as_raw() };
-        let mut message = forward::command(self.op, to, &body, |_| false, |_| {});
+        // What stands in the body is the client's, which a transaction of the router's own leaves behind.
+        let mut message = forward::command(
+            self.op,
+            to,
+            &body,
+            |_| false,
+            |out| {
+                if writes {
+                    out.array("stmtIds").push(self.stmt_id);
+                }
+            },
+        );
         forward::exchange(self.op, &to.target, &mut message)
     }
 }

@@ -414,6 +414,12 @@ impl<'o, 'a, 'b, A: Answers> Rounds<'o, 'a, 'b, A> {
         }
     }
 
+    /// Whether a statement about one document, which comes alone, looks where that is. Sent to all shards it might be done twice, or not at all, beside
+    /// whoever gives the document another shard; many statements that look would wait for each other.
+    fn looks_first(&self, at: u32) -> bool {
+        self.batch.statements.len() == 1 && self.batch.is_single(at) && !self.op.in_transaction()
+    }
+
     /// Whether shards are asked for a statement that goes to several of them.
     fn is_asked(&self, at: u32) -> bool {
         self.op.is_retryable_write() && self.batch.is_single(at)

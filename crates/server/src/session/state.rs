@@ -26,6 +26,10 @@ pub enum TxnState {
         transaction: Option<Box<Transaction>>,
         /// When it began.
         started: Instant,
+        /// When its last statement ended.
+        used: Instant,
+        /// Whether it is a router's own.
+        routers_own: bool,
         /// `readConcern` of its first operation.
         read_concern: ReadConcern,
         /// What was executed in it, on a shard.

@@ -18,7 +18,9 @@ impl<A: Answers> Rounds<'_, '_, '_, A> {
                 let measured = self.batch.is_measured(at);
                 let aim = match self.aiming.aim(self.batch.statements[at as usize], measured, sharded)? {
                     // Who has executed it answers.
-                    Aim::Each(shards) if self.asked.was_executed(at) => Aim::Anywhere(shards),
+                    Aim::Each(shards) if self.asked.was_executed(at) || self.looks_first(at) => {
+                        Aim::Anywhere(shards)
+                    }
                     aim => aim,
                 };
                 Ok(Goes::Spread(aim, sharded))

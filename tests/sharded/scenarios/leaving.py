@@ -130,3 +130,46 @@ def what_is_in_the_way_of_a_move_for_a_moment(cluster):
             assert for_a_moment.delete_many({"n": {"$lt": 0}}).deleted_count == 2
         assert held.error is None, held.error
         assert sorted(document["_id"] for document in for_a_moment.find()) == list(range(40))
+
+
+@check
+def a_document_that_goes_to_and_fro_is_found_and_changed_once(cluster):
+    """Updates of one document, by `_id` and by another field, beside somebody who has it change its shard again and again."""
+    with cluster.client(0) as client:
+        plants = two_shards(client, "to_and_fro")
+        plants.update_many({}, {"$set": {"done": [], "label": "x"}})
+        over, failures, counts = threading.Event(), [], []
+
+        def guarded(work):
+            try:
+                work()
+            except Exception as error:
+                failures.append(error)
+
+        def change(at, by):
+            with cluster.client(at % 2, retryWrites=at < 2) as own:
+                for number in range(60):
+                    done = own.to_and_fro.plants.update_one(by, {"$push": {"done": f"{at} {number}"}})
+                    counts.append(done.modified_count)
+
+        def send():
+            with cluster.client(1) as own:
+                n = 1
+                while not over.is_set():
+                    own.to_and_fro.plants.update_one({"_id": 1, "n": n}, {"$set": {"n": -n}})
+                    n = -n
+
+        by_label = {"label": "y"}
+        plants.update_one({"_id": 1, "n": 1}, {"$set": by_label})
+        work = [lambda at=at: change(at, {"_id": 1} if at % 2 else by_label) for at in range(4)]
+        threads = [threading.Thread(target=guarded, args=(one,)) for one in work]
+        sender = threading.Thread(target=guarded, args=(send,))
+        for thread in [*threads, sender]:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        over.set()
+        sender.join()
+        assert not failures, failures
+        done = plants.find_one({"_id": 1})["done"]
+        assert counts == [1] * 240 and len(done) == len(set(done)) == 240, (sum(counts), len(done), len(set(done)))

@@ -123,21 +123,27 @@ fn anywhere<'a>(
         }
     }
     op.choose_read_time();
+    let mut look = None;
     loop {
         op.check_interrupt()?;
-        let messages = to.iter().map(|to| (to, search.message(op, to))).collect();
+        let messages = to.iter().map(|to| (to, search.message(op, to, look))).collect();
         let answers: Vec<Answer> = match forward::exchange_all(op, messages).into_iter().collect() {
             Ok(answers) => answers,
             Err(error) => return search.explain(error, || ask(op, &to[0], probe.as_raw()).map(|_| None)),
         };
         let Some(candidate) = search.best(&answers) else {
             drop(answers);
+            look = search.second_look(op, to, look);
+            if look.is_some() {
+                continue;
+            }
             return match upserts {
                 true => write(op, collection, sharded, &to[0], body),
                 false => ask(op, &to[0], probe.as_raw()),
             };
         };
         drop(answers);
+        look = None;
         let written = with_query(body, &search.filter_of(&candidate));
         let done = write(op, collection, sharded, &to[candidate.at], written.as_raw())?;
         // Somebody may have been faster.

@@ -6,7 +6,7 @@
 
 use std::cmp::Ordering;
 
-use sheaf_bson::{ArrayBuf, DocBuf, DocWriter, OwnedValue, RawDoc, Value, compare, doc};
+use sheaf_bson::{ArrayBuf, DocBuf, DocWriter, OwnedValue, RawDoc, Timestamp, Value, compare, doc};
 use sheaf_client::Message;
 use sheaf_cluster::{Answer, Sharded};
 use sheaf_errors::{Code, Error, Result};
@@ -18,6 +18,7 @@ use super::outcome::is_stale;
 use crate::addressed::Addressed;
 use crate::forward::{self, Body};
 use crate::op::Operation;
+use crate::session::append_snapshot;
 
 /// The field with what a document is sorted by.
 const SORT_KEY: &str = "sortKey";
@@ -51,8 +52,8 @@ pub struct Candidate {
 }
 
 impl Search<'_> {
-    /// Asks one shard.
-    pub fn message(&self, op: &Operation<'_>, to: &Addressed) -> Message {
+    /// Asks one shard, for what is there or was at this time.
+    pub fn message(&self, op: &Operation<'_>, to: &Addressed, at: Option<Timestamp>) -> Message {
         if let Some(unpack) = &self.unpack {
             return self.message_for_measurement(op, to, unpack);
         }
@@ -75,8 +76,23 @@ impl Search<'_> {
                 out.append("hint", self.hint);
             }
             append_surroundings(op, out);
+            if let Some(at) = at {
+                append_snapshot(at, out);
+            }
         });
         forward::command(op, to, &Body { db: self.db, body: body.as_raw() }, |_| false, |_| {})
+    }
+
+    /// The time at which a second look is taken that is to find nothing: shards that are asked one after the other may each not have a document
+    /// that goes from one to the other meanwhile. `None`: there is nothing more to see.
+    pub fn second_look(
+        &self,
+        op: &Operation<'_>,
+        to: &[Addressed],
+        first: Option<Timestamp>,
+    ) -> Option<Timestamp> {
+        let sees_all = first.is_some() || op.in_transaction() || to.len() < 2 || self.unpack.is_some();
+        (!sees_all).then(|| op.present())
     }
 
     /// Asks one shard for a measurement.
@@ -246,9 +262,10 @@ pub fn run(
         }
     }
     op.choose_read_time();
+    let mut look = None;
     loop {
         op.check_interrupt()?;
-        let messages = to.iter().map(|to| (to, search.message(op, to))).collect();
+        let messages = to.iter().map(|to| (to, search.message(op, to, look))).collect();
         let answers: Vec<Answer> = match forward::exchange_all(op, messages).into_iter().collect() {
             Ok(answers) => answers,
             Err(error) => {
@@ -260,9 +277,14 @@ pub fn run(
         };
         let Some(candidate) = search.best(&answers) else {
             drop(answers);
+            look = search.second_look(op, &to, look);
+            if look.is_some() {
+                continue;
+            }
             return if upserts { send(&to[0], statement) } else { send_as(&to[0], probe.as_raw(), true) };
         };
         drop(answers);
+        look = None;
         let written = with_filter(statement, batch.kind.filter(), &search.filter_of(&candidate));
         let (to, answer) = send(&to[candidate.at], written.as_raw())?;
         // Somebody may have been faster.

@@ -1,5 +1,6 @@
 """The page on $listClusterCatalog, through routers; and the catalog while it changes."""
 
+import datetime
 import threading
 
 from checks import check, refused
@@ -83,3 +84,19 @@ def a_shard_without_room_for_a_new_collection(cluster):
         assert client.admin.command(shard)["collectionsharded"] == "noroom.plants"
         client.noroom.plants.insert_many([{"_id": at} for at in range(10, 60)])
         assert client.noroom.plants.count_documents({}) == 51
+
+
+@check
+def logs_of_the_cluster_have_a_size(cluster):
+    """The balancer's log is as long as 20 MB; the oldest entries go."""
+    def entry(at):
+        return {"_id": f"entry {at:03}", "time": datetime.datetime(2000, 1, 1) + datetime.timedelta(hours=at), "text": "x" * 100_000}
+
+    with cluster.config.direct(cluster.config.primary()) as config:
+        log = config.config.actionlog
+        for at in range(0, 260, 20):
+            log.insert_many(entry(at) for at in reversed(range(at, at + 20)))
+        eventually(lambda: log.count_documents({"text": {"$exists": True}}) < 200, "what is too much is gone")
+        left = sorted(found["_id"] for found in log.find({"text": {"$exists": True}}, {"_id": 1}))
+        assert len(left) > 150 and left == [entry(at)["_id"] for at in range(260 - len(left), 260)], (len(left), left[:3])
+        log.delete_many({"text": {"$exists": True}})

@@ -31,7 +31,7 @@ const FAILED: Duration = Duration::from_secs(3);
 /// How often one collection is decided about in a round.
 const STEPS: usize = 8;
 
-const ACTION_LOG: &str = "config.actionlog";
+pub(super) const ACTION_LOG: &str = "config.actionlog";
 
 /// What a round has done.
 #[derive(Default)]

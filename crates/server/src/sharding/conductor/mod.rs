@@ -239,6 +239,7 @@ fn run(of: &Weak<Conductor>) {
         }
         let done = conductor.prepare(&go_on).and_then(|()| conductor.resume(&go_on));
         let done = done.and_then(|()| conductor.end_left_moves(&go_on));
+        let done = done.and_then(|()| conductor.cut_logs(&go_on));
         if let Err(error) = done {
             tracing::debug!(%error, "the conductor tries again");
         }

@@ -135,13 +135,8 @@ impl Search<'_> {
 
     /// The search's filter for no document: whoever is sent it says what was executed before, or what is wrong.
     pub fn filter_of_nothing(&self) -> DocBuf {
-        Search::nothing_of(self.filter)
-    }
-
-    /// A filter with its own conditions that no document matches.
-    pub fn nothing_of(filter: RawDoc<'_>) -> DocBuf {
         DocBuf::build(|out| {
-            out.append_all(filter).append("$alwaysFalse", 1);
+            out.append_all(self.filter).append("$alwaysFalse", 1);
         })
     }
 
@@ -207,7 +202,7 @@ fn only(filter: RawDoc<'_>, id: Value<'_>) -> DocBuf {
 }
 
 /// The statement with another filter, for one document that is there.
-pub fn with_filter(statement: RawDoc<'_>, name: &str, filter: &DocBuf) -> DocBuf {
+fn with_filter(statement: RawDoc<'_>, name: &str, filter: &DocBuf) -> DocBuf {
     DocBuf::build(|out| {
         for field in statement.iter() {
             match field.key() {

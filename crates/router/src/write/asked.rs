@@ -8,13 +8,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use sheaf_bson::{DocBuf, RawDoc};
+use sheaf_bson::DocBuf;
 use sheaf_cluster::Sharded;
 use sheaf_errors::{Error, Result};
 use sheaf_shard::ShardId;
 
 use super::outcome::{Answers, is_stale};
-use super::{Attempts, Batch, Search, anywhere};
+use super::{Attempts, Batch, Kind};
 use crate::forward;
 use crate::op::Operation;
 
@@ -122,10 +122,8 @@ impl Asked {
             let Some(shard) = shard else { unreachable!("the statement goes to {name}") };
             to.push(op.addressed(going.sharded, shard)?);
         }
-        let name = batch.kind.filter();
         let messages = to.iter().zip(wanted.values()).map(|(to, (_, places))| {
-            let probes: Vec<DocBuf> =
-                places.iter().map(|at| for_no_document(batch.statements[*at as usize], name)).collect();
+            let probes: Vec<DocBuf> = places.iter().map(|at| question(batch, *at)).collect();
             (to, batch.questions(op, to, places, probes.iter().map(DocBuf::as_raw)))
         });
         let answers = forward::exchange_all(op, messages.collect());
@@ -149,8 +147,25 @@ impl Asked {
     }
 }
 
-/// The statement for no document.
-fn for_no_document(statement: RawDoc<'_>, name: &str) -> DocBuf {
-    let filter = statement.get(name).and_then(|filter| filter.as_doc()).unwrap_or(RawDoc::EMPTY);
-    anywhere::with_filter(statement, name, &Search::nothing_of(filter))
+/// What asks for a statement: one of its kind for no document. It is known by its number.
+fn question(batch: &Batch<'_>, at: u32) -> DocBuf {
+    const NOTHING: &str = "$alwaysFalse";
+    DocBuf::build(|out| {
+        if batch.kind == Kind::Bulk
+            && let Some(kind) = batch.statements[at as usize].iter().next()
+        {
+            out.append_element(kind);
+        }
+        out.document(batch.kind.filter()).append(NOTHING, 1);
+        let change = match (batch.deletes(at), batch.kind) {
+            (true, Kind::Bulk) => return,
+            (true, _) => {
+                out.append("limit", 1);
+                return;
+            }
+            (false, Kind::Bulk) => "updateMods",
+            (false, _) => "u",
+        };
+        out.document(change).document("$set").append("nothing", 1);
+    })
 }

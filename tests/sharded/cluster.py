@@ -9,7 +9,7 @@ sys.path.insert(0, str(HERE.parent / "replica_set"))
 
 import pymongo  # noqa: E402
 from members import ReplicaSet, eventually  # noqa: E402,F401
-from sheaf_process import Server, free_port  # noqa: E402
+from sheaf_process import Server, claim, free_port  # noqa: E402
 
 
 class Router(Server):
@@ -34,6 +34,8 @@ def neighbours(count):
             continue
         for each in sockets:
             each.close()
+        if not all(claim(first + at) for at in range(1, count)):
+            continue
         return [first + at for at in range(count)]
 
 

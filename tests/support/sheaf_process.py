@@ -40,8 +40,21 @@ def find_binary():
     raise SystemExit("no sheaf binary found: build it with `cargo build --profile tests -p sheaf` or set SHEAF_BIN")
 
 
-# Given away by `free_port`, so that none is given away twice.
-_GIVEN = set()
+# Given away by `free_port`, so that none is given away twice: a name in the kernel that this process, and those forked from it, have until
+# they end. Another process of tests would find nobody listening before the server has begun.
+_GIVEN = {}
+
+
+def claim(port):
+    """Whether this process has the port for itself from now on."""
+    name = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    try:
+        name.bind(f"\0sheaf-tests-port-{port}")
+    except OSError:
+        name.close()
+        return False
+    _GIVEN[port] = name
+    return True
 
 
 def _first_of_the_kernel():
@@ -70,8 +83,8 @@ def free_port():
             except OSError:
                 continue
             port = probe.getsockname()[1]
-        _GIVEN.add(port)
-        return port
+        if claim(port):
+            return port
     raise RuntimeError("there is no free port")
 
 

@@ -171,6 +171,10 @@ impl World {
                 for conductor in process.moves.conductors.values_mut() {
                     conductor.ended(&id, outcome);
                 }
+                // The conductor's own part goes with the commit that it was given to, also where nobody has asked for it here.
+                if outcome == Outcome::Aborted && process.open.contains_key(&id) {
+                    process.shard.abandon(&id);
+                }
             }
             CommitterEffect::Forgotten { .. } => {}
             CommitterEffect::Contradiction { id, what } => self.fail(format!("conductor, {id:?}: {what}")),

@@ -460,17 +460,22 @@ def writes_that_meet_another_key(cluster):
         # By the new key it lies among what the other shard has had by the old one.
         plants.insert_one({"_id": 500, "n": 500, "m": 5})
         kept = {"$nin": [20, 180]}
+
+        def batch(at):
+            # One by `_id` that comes alone looks where its document is.
+            return [{"q": {"_id": one}, "u": {"$inc": {"one": 1}}} for one in (at, -1000)]
+
         sent = {
-            "here": {"update": "plants", "updates": [{"q": {"_id": 7}, "u": {"$inc": {"one": 1}}}]},
-            "there": {"update": "plants", "updates": [{"q": {"_id": 500}, "u": {"$inc": {"one": 1}}}]},
-            "nobody": {"update": "plants", "updates": [{"q": {"_id": -1}, "u": {"$inc": {"one": 1}}}]},
+            "here": {"update": "plants", "updates": batch(7)},
+            "there": {"update": "plants", "updates": batch(500)},
+            "nobody": {"update": "plants", "updates": batch(-1)},
             "all": {"update": "plants", "updates": [{"q": {"_id": kept}, "u": {"$inc": {"all": 1}}, "multi": True}]},
             "same": {"update": "plants", "updates": [{"q": {"_id": kept}, "u": {"$set": {"same": 1}, "$max": {"most": 5}}, "multi": True}]},
             "high": {"update": "plants", "updates": [{"q": {"_id": {"$gte": 190}}, "u": {"$inc": {"high": 1}}, "multi": True}]},
             "gone": {"delete": "plants", "deletes": [{"q": {"_id": {"$in": [20, 180]}}, "limit": 0}]},
         }
         bulk = {"bulkWrite": 1, "nsInfo": [{"ns": name}], "ops": [
-            {"update": 0, "filter": {"_id": 8}, "updateMods": {"$inc": {"one": 1}}, "multi": False}]}
+            {"update": 0, "filter": {"_id": at}, "updateMods": {"$inc": {"one": 1}}, "multi": False} for at in (8, -1000)]}
         shard.admin.command({
             "configureFailPoint": "failCommand", "mode": "alwaysOn",
             "data": {"failCommands": ["update", "delete", "bulkWrite"], "blockConnection": True, "blockTimeMS": 10000, "failInternalCommands": True}})

@@ -58,9 +58,11 @@ impl<'a> Spec<'a> {
     fn read(spec: RawDoc<'a>, database: &str) -> Result<Self> {
         let known = ["from", "as", "localField", "foreignField", "let", "pipeline", "_internalUnwind"];
         let fields = Fields::new("$lookup", spec, &known)?;
-        let mut read = Spec::default();
-        read.pipeline = spec.get("pipeline").map(outline::stages).transpose()?;
-        read.from = spec.get("from").map(|from| parse_from(from, database)).transpose()?;
+        let mut read = Spec {
+            pipeline: spec.get("pipeline").map(outline::stages).transpose()?,
+            from: spec.get("from").map(|from| parse_from(from, database)).transpose()?,
+            ..Spec::default()
+        };
         let text = |name: &str| -> Result<Option<&'a str>> {
             Ok(fields.optional(name, &[Type::String])?.and_then(|text| text.as_str()))
         };

@@ -26,8 +26,12 @@ pub struct Asked {
     attempt: Option<u128>,
     /// Namespaces and names of the shards that were asked by it.
     shards: BTreeSet<(usize, String)>,
+    /// Statements that shards were asked for by some attempt.
+    statements: BTreeSet<u32>,
     /// Statements that were executed before.
     before: BTreeSet<u32>,
+    /// Whether there is nothing to be asked by the present view of the collections: what is left of a batch only becomes less.
+    all: bool,
 }
 
 /// A statement, the collection that it writes to, and the shards that it goes to.
@@ -75,8 +79,19 @@ impl Asked {
         if has {
             self.attempt = None;
             self.shards.clear();
+            self.all = false;
         }
         has
+    }
+
+    /// Whether nothing more is to be asked.
+    pub fn has_all(&self) -> bool {
+        self.all
+    }
+
+    /// Statements may go to other shards from now on.
+    pub fn view_changed(&mut self) {
+        self.all = false;
     }
 
     /// Asks the shards of these statements that were not asked yet.
@@ -91,19 +106,26 @@ impl Asked {
         let mut wanted: BTreeMap<(usize, &str), (&Going<'_>, Vec<u32>)> = BTreeMap::new();
         for going in statements {
             let namespace = batch.namespace_of(going.at);
+            let is_new = !self.statements.contains(&going.at);
             for shard in &going.shards {
-                if !self.shards.contains(&(namespace, shard.as_str().to_owned())) {
+                if is_new || !self.shards.contains(&(namespace, shard.as_str().to_owned())) {
                     let known = wanted.entry((namespace, shard.as_str()));
                     known.or_insert_with(|| (going, Vec::new())).1.push(going.at);
                 }
             }
         }
-        if wanted.is_empty() {
-            return Ok(Said::All);
-        }
-        self.begin(op);
-        let done = self.ask_those::<A>(op, batch, &wanted);
+        let done = match wanted.is_empty() {
+            true => Ok(Said::All),
+            false => {
+                self.begin(op);
+                self.ask_those::<A>(op, batch, &wanted)
+            }
+        };
         op.attempt.set(None);
+        self.all = matches!(done, Ok(Said::All));
+        if self.all {
+            self.statements.extend(statements.iter().map(|going| going.at));
+        }
         match done {
             Err(error) if self.has_given_way(op, &error) => Ok(Said::Again),
             done => done.map_err(Attempts::for_client),

@@ -235,6 +235,17 @@ impl<'b> Batch<'b> {
         }
     }
 
+    /// Whether the statement at this place inserts.
+    pub fn inserts(&self, at: u32) -> bool {
+        match self.kind {
+            Kind::Inserts => true,
+            Kind::Bulk => {
+                self.statements[at as usize].iter().next().is_some_and(|first| first.key() == "insert")
+            }
+            Kind::Updates | Kind::Deletes => false,
+        }
+    }
+
     /// Whether the statement at this place deletes.
     pub fn deletes(&self, at: u32) -> bool {
         let first = || self.statements[at as usize].iter().next();

@@ -61,6 +61,7 @@ pub fn run<A: Answers>(op: &Operation<'_>, batch: &Batch<'_>, makes: bool) -> Re
             }
             Some(Stale { namespace, error }) => {
                 routes[namespace].stale(error)?;
+                rounds.asked.view_changed();
                 if op.in_transaction() {
                     // The transaction begins anew, and this statement with it.
                     rounds = Rounds::new(op, batch);
@@ -422,11 +423,14 @@ impl<'o, 'a, 'b, A: Answers> Rounds<'o, 'a, 'b, A> {
 
     /// Whether shards are asked for a statement that goes to several of them.
     fn is_asked(&self, at: u32) -> bool {
-        self.op.is_retryable_write() && self.batch.is_single(at)
+        self.op.is_retryable_write() && !self.batch.inserts(at) && self.batch.is_single(at)
     }
 
     /// Asks what was executed before of the statements that are about one document and go to several shards.
     fn ask(&mut self, placed: &[Placed]) -> Result<Said> {
+        if self.asked.has_all() {
+            return Ok(Said::All);
+        }
         let mut going = Vec::new();
         for at in self.left.iter().copied().filter(|at| self.is_asked(*at)).collect::<Vec<_>>() {
             if let Ok(Goes::Spread(Aim::Each(shards), sharded)) = self.goes(at, placed) {

@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use sheaf_bson::{DocBuf, RawDoc};
+use sheaf_bson::{DocBuf, RawDoc, Value};
 use sheaf_cluster::{Believed, Sharded};
 use sheaf_errors::{Code, Error, Result};
 use sheaf_shard::ShardId;
-use sheaf_shard::placement::Ranges;
+use sheaf_shard::placement::{CLOSED, Ranges};
 use sheaf_timeseries::buckets_namespace;
 
 use crate::addressed::{Addressed, Placed, ShardVersion, on_the_way};
@@ -103,8 +103,9 @@ const PAUSE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_m
 /// For so long a request is tried again whose shards and directory do not agree.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The same of one that reads, at a time which its client has named, what is not sharded any more: that the directory does not tell.
-const PATIENCE_WITH_PAST: Duration = Duration::from_secs(1);
+/// The same of one that reads at a time which nobody can choose anew: neither does a shard's state at that time change, nor what the
+/// directory tells of it.
+pub const PATIENCE_WITH_PAST: Duration = Duration::from_secs(1);
 
 /// How often who pauses is asked whether it should go on.
 const ASK: Duration = Duration::from_millis(20);
@@ -182,9 +183,10 @@ impl<'o, 'a> Route<'o, 'a> {
     /// which case it is labelled; those of asking the config servers.
     pub fn stale(&mut self, error: Error) -> Result<()> {
         match error.code() {
-            // A shard took longer to come as far as that time than it keeps states; or the collection was laid out anew just then.
-            Code::SNAPSHOT_TOO_OLD | Code::STALE_CHUNK_HISTORY
-                if self.began.elapsed() < PATIENCE && self.op.choose_anew() =>
+            // A shard took longer to come as far as that time than it keeps states; or the collection was laid out anew just then, or
+            // came with its database.
+            Code::SNAPSHOT_TOO_OLD | Code::SNAPSHOT_UNAVAILABLE | Code::STALE_CHUNK_HISTORY
+                if self.began.elapsed() < PATIENCE && self.reads_at_another_time() =>
             {
                 return self.op.blocking(|| self.pause());
             }
@@ -193,6 +195,8 @@ impl<'o, 'a> Route<'o, 'a> {
             _ => return Err(error),
         }
         let op = self.op;
+        // A collection that was closed at that time is closed at that time for ever.
+        op.choose_anew();
         // Marked whatever becomes of this request: a transaction that ends by it must not meet the same view when it is run again.
         let ours = format!("{}.{}", self.db, self.collection);
         // A stage may read another namespace.
@@ -210,10 +214,9 @@ impl<'o, 'a> Route<'o, 'a> {
             // The command begins anew, about the buckets.
             return Err(error);
         }
-        if self.began.elapsed() >= PATIENCE {
+        if self.began.elapsed() >= PATIENCE || self.names_a_time() && was_closed(&error) {
             // Clients know what to do about this one.
-            let past = op.generic.read_concern.is_some_and(|concern| concern.at_cluster_time.is_some());
-            return Err(if past { laid_out_anew(&error) } else { error });
+            return Err(if self.names_a_time() { laid_out_anew(&error) } else { error });
         }
         if op.in_transaction() && !(self.joined_before == 0 && op.blocking(|| transaction::begin_anew(op))) {
             return Err(error.with_label("TransientTransactionError"));
@@ -223,26 +226,43 @@ impl<'o, 'a> Route<'o, 'a> {
         }
         let before = self.believed.take();
         self.believed = op.believed(self.db, self.collection)?;
-        if self.is_past() {
-            return Err(laid_out_anew(&error));
-        }
         let version = |believed: &Option<Arc<Believed>>| {
             believed.as_ref().and_then(|believed| Some(believed.sharded.as_ref()?.table.version()))
         };
-        if version(&before) == version(&self.believed) {
+        let is_same = version(&before) == version(&self.believed);
+        if self.is_past(is_same) {
+            return Err(laid_out_anew(&error));
+        }
+        if is_same {
             op.blocking(|| self.pause())?;
         }
         Ok(())
     }
 
-    /// Whether the client reads at a time of which the directory does not know any more where the collection was.
-    fn is_past(&self) -> bool {
+    /// Whether the client has named the time that it reads at.
+    fn names_a_time(&self) -> bool {
+        self.op.generic.read_concern.is_some_and(|concern| concern.at_cluster_time.is_some())
+    }
+
+    /// Whether the client reads at a time of which the directory does not know any more where the collection was. `is_same`: it was asked
+    /// again, and has told nothing newer.
+    fn is_past(&self, is_same: bool) -> bool {
         let Some(at) = self.op.generic.read_concern.and_then(|concern| concern.at_cluster_time) else {
             return false;
         };
-        match self.believed.as_ref().and_then(|believed| believed.sharded.as_ref()) {
-            Some(sharded) => sharded.timestamp > at,
-            None => self.began.elapsed() >= PATIENCE_WITH_PAST,
+        let sharded = self.believed.as_ref().and_then(|believed| believed.sharded.as_ref());
+        sharded.is_some_and(|sharded| sharded.timestamp > at)
+            || is_same && self.began.elapsed() >= PATIENCE_WITH_PAST
+    }
+
+    /// Has the request read at another time, if nobody has seen anything of the one that was chosen; a transaction begins anew for it.
+    fn reads_at_another_time(&self) -> bool {
+        let op = self.op;
+        match op.request.in_transaction() {
+            false => op.choose_anew(),
+            true => {
+                self.joined_before == 0 && !self.names_a_time() && op.blocking(|| transaction::begin_anew(op))
+            }
         }
     }
 
@@ -260,7 +280,14 @@ impl<'o, 'a> Route<'o, 'a> {
     }
 }
 
-fn laid_out_anew(error: &Error) -> Error {
+/// Whether a shard has refused a request since the collection was closed in the state that it was to read.
+pub fn was_closed(error: &Error) -> bool {
+    let wanted = || RawDoc::new(error.extra()?).get("vWanted");
+    error.code() == Code::STALE_CONFIG && matches!(wanted(), Some(Value::Timestamp(CLOSED)))
+}
+
+/// The error for a time of which nobody can tell any more where the collection was.
+pub fn laid_out_anew(error: &Error) -> Error {
     let text = format!("the collection was laid out anew since the time that is to be read: {error}");
     Error::new(Code::SNAPSHOT_UNAVAILABLE, text)
 }

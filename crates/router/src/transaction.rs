@@ -157,12 +157,13 @@ pub fn abort_after_error(op: &Operation<'_>) {
 }
 
 /// A statement is to begin anew, and with it the transaction, of which it is the first: whoever has taken part until now is told that it
-/// is over. `false`: there is none.
+/// is over. The time that was chosen to read at is chosen anew with it: what was refused at that time would be again. `false`: there is none.
 pub fn begin_anew(op: &Operation<'_>) -> bool {
     let Some(mut transaction) = op.transaction.take() else { return false };
     let lsid = op.lsid().expect("a transaction has a session");
     abort_everywhere(op.router, lsid, &transaction);
     transaction.participants.clear();
+    transaction.read_at = None;
     transaction.failed = false;
     op.transaction.replace(Some(transaction));
     true

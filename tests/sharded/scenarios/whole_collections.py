@@ -3,6 +3,8 @@
 import uuid
 
 from bson.binary import UUID_SUBTYPE, Binary
+from pymongo.read_concern import ReadConcern
+
 from checks import check, refused
 from scenarios import spread_evenly
 
@@ -40,6 +42,12 @@ def out_replaces_collections_on_one_shard(cluster):
             refused(11000, lambda: plants.aggregate(
                 [{"$set": {"name": "one"}}, {"$out": {"db": db, "coll": "tall"}}]))
             assert into.count_documents({}) == 80 and client[db].list_collection_names(filter={"name": {"$regex": "tmp"}}) == []
+        # How its source is read says nothing about the target's definition.
+        for level in ("available", "majority", "snapshot"):
+            source = plants.with_options(read_concern=ReadConcern(level))
+            source.aggregate([*every, {"$out": {"db": "outselsewhere", "coll": "tall"}}])
+            source.aggregate([*every, {"$merge": {"into": {"db": "outselsewhere", "coll": "tall"}, "on": "name"}}])
+            assert client.outselsewhere.tall.count_documents({}) == 80, level
         # An unsharded collection into a database on another shard.
         client.outs.tall.aggregate([{"$match": {"k": {"$lt": 30}}}, {"$out": {"db": "outselsewhere", "coll": "small"}}])
         assert client.outselsewhere.small.count_documents({}) == 10

@@ -20,6 +20,7 @@ use super::open::is_out_of_reach;
 use super::ready::as_they_come;
 use super::remote::Remote;
 use crate::addressed::{Addressed, Placed, ShardVersion, on_the_way};
+use crate::route::{PATIENCE_WITH_PAST, laid_out_anew, was_closed};
 use crate::session::Transaction;
 use crate::target::Target;
 
@@ -35,6 +36,8 @@ pub struct Link {
     /// Which members may answer, and what they read.
     preference: Option<DocBuf>,
     read_concern: Option<DocBuf>,
+    /// What reads of anything but documents have of it: definitions are not read as of another time.
+    after: Option<DocBuf>,
     write_concern: Option<DocBuf>,
     /// What was set for the operation's shape.
     settings: Option<DocBuf>,
@@ -91,8 +94,8 @@ fn is_general(name: &str) -> bool {
     )
 }
 
-/// Whether a command is a query, for which something may be set.
-fn obeys(command: &DocBuf) -> bool {
+/// Whether a command is a query: it has a read concern, and something may be set for it.
+fn is_query(command: &DocBuf) -> bool {
     command
         .as_raw()
         .iter()
@@ -112,6 +115,10 @@ impl Link {
             }
         });
         let own = |name: &str| body.get(name).and_then(|value| value.as_doc()).map(DocBuf::from);
+        let after = |concern: DocBuf| {
+            let after = concern.as_raw().get("afterClusterTime")?;
+            Some(doc! { "afterClusterTime": after })
+        };
         Arc::new(Link {
             directory: to.directory,
             clock: to.clock,
@@ -123,6 +130,7 @@ impl Link {
                 Some(at) => Some(doc! { "level": "snapshot", "atClusterTime": at }),
                 None => own("readConcern").filter(|_| !reads.in_transaction),
             },
+            after: own("readConcern").filter(|_| !reads.in_transaction).and_then(after),
             write_concern: own("writeConcern").filter(|_| !reads.in_transaction),
             settings: reads.settings,
             local_threshold: to.local_threshold,
@@ -286,7 +294,8 @@ impl Link {
             };
             let sharded = believed.as_ref().and_then(|believed| believed.sharded.clone());
             let version = sharded.as_ref().map(|sharded| sharded.table.version());
-            if last == Some(version) {
+            let told_nothing = last == Some(version);
+            if told_nothing {
                 go_on()?;
                 std::thread::sleep(pause);
                 pause = (pause * 2).min(Duration::from_millis(200));
@@ -309,6 +318,10 @@ impl Link {
             }
             if self.current.lock().transaction.is_some() {
                 return Err(error.with_label("TransientTransactionError"));
+            }
+            let is_over = || was_closed(&error) || told_nothing && began.elapsed() > PATIENCE_WITH_PAST;
+            if self.reads_as_of().is_some() && is_over() {
+                return Err(laid_out_anew(&error));
             }
             if began.elapsed() > Duration::from_secs(20) {
                 return Err(error);
@@ -407,16 +420,18 @@ impl Link {
     fn message(&self, to: &Addressed, db: &str, command: &DocBuf, writes: bool) -> Message {
         let mut current = self.current.lock();
         let mut message = Message::new();
+        let read_concern = if is_query(command) { &self.read_concern } else { &self.after };
         message.begin(0, |out| {
             out.append_all(command.as_raw());
             out.append_all(self.fields.as_raw());
-            match (&self.read_concern, &self.write_concern) {
+            match (read_concern, &self.write_concern) {
                 (_, Some(concern)) if writes => _ = out.append("writeConcern", concern.as_raw()),
                 (Some(concern), _) if !writes => _ = out.append("readConcern", concern.as_raw()),
                 _ => {}
             }
             to.append_versions(out);
-            if let Some(settings) = self.settings.as_ref().filter(|_| to.version.is_some() && obeys(command))
+            if let Some(settings) =
+                self.settings.as_ref().filter(|_| to.version.is_some() && is_query(command))
             {
                 out.append(FIELD, settings.as_raw());
             }

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use parking_lot::MutexGuard;
-use sheaf_bson::Timestamp;
+use sheaf_bson::{DocBuf, DocWriter, RawDoc, Timestamp};
 use sheaf_errors::{Code, Result};
 use sheaf_shard::Executed;
 
@@ -173,26 +173,23 @@ fn leave(
             if !(op.has_failed.get() || has_write_errors(reply)) && rest.is_some() && is_open(*executed) =>
         {
             let read_at = rest.as_ref().map(|rest| Timestamp(rest.snapshot_time()));
+            let executed = *executed;
             *transaction = rest.map(Box::new);
-            let begins = op.part == TxnPart::Start && op.node.is_in_cluster();
-            let executed = op.node.sharding().map(|_| *executed);
             return result.map(|mut reply| {
-                reply.fill(|out| {
-                    if let Some(executed) = executed {
-                        executed.append(out);
-                    }
-                    if let Some(read_at) = read_at.filter(|_| begins) {
-                        out.append("readAt", read_at);
-                    }
-                });
+                reply.fill(|out| tell(op, executed, read_at, out));
                 reply
             });
         }
         // Nothing was changed, and the router goes on in the transaction.
-        (Err(error), None)
-            if error.code() == Code::WOULD_CHANGE_OWNING_SHARD && rest.is_some() && is_open(*executed) =>
-        {
+        (Err(error), None) if is_routers(error.code()) && rest.is_some() && is_open(*executed) => {
+            let read_at = rest.as_ref().map(|rest| Timestamp(rest.snapshot_time()));
+            let executed = *executed;
             *transaction = rest.map(Box::new);
+            return result.map_err(|error| {
+                let mut extra = DocBuf::from(error.extra().map_or(RawDoc::EMPTY, RawDoc::new));
+                extra.edit(|out| tell(op, executed, read_at, out));
+                error.with_extra(extra.into_bytes())
+            });
         }
         // An error, or a statement that failed, ends the transaction; dropping its storage part
         // undoes it.
@@ -203,6 +200,27 @@ fn leave(
         }
     }
     result
+}
+
+/// Whether an error is a router's to deal with, which sends other statements for this one.
+fn is_routers(code: Code) -> bool {
+    matches!(code, Code::WOULD_CHANGE_OWNING_SHARD | Code::COMMAND_ON_SHARDED_VIEW_NOT_SUPPORTED_ON_MONGOD)
+}
+
+/// Adds what a router is told with the answer to a statement: what the transaction has executed here, and as of when it reads.
+fn tell(
+    op: &Operation<'_>,
+    executed: Executed,
+    read_at: Option<Timestamp>,
+    out: &mut DocWriter<'_, Vec<u8>>,
+) {
+    if op.node.sharding().is_some() {
+        executed.append(out);
+    }
+    let begins = op.part == TxnPart::Start && op.node.is_in_cluster();
+    if let Some(read_at) = read_at.filter(|_| begins) {
+        out.append("readAt", read_at);
+    }
 }
 
 /// A write command that answers `ok: 1` with `writeErrors` has failed as far as its transaction

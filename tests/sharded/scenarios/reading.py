@@ -125,3 +125,34 @@ def cursors_outlive_what_they_read(cluster):
             assert got == 200, (name, got)
             eventually(removed, "the cursor is at its end")
             assert plants.count_documents({}) == 200
+
+
+@check
+def views_on_sharded_collections_are_read_in_transactions(cluster):
+    """The shard that has the view tells what it is, and the transaction goes on there."""
+    with cluster.client() as client:
+        spread_evenly(client, "viewed.plants")
+        db = client.viewed
+        db.create_collection("tall", viewOn="plants", pipeline=[{"$match": {"k": {"$gte": 30}}}])
+        db.beds.insert_one({"_id": 1})
+        series = {"timeField": "t", "metaField": "m"}
+        client.admin.command("shardCollection", "viewed.weather", key={"m": 1}, timeseries=series)
+        db.weather.insert_many([{"t": datetime.datetime(2024, 1, 1), "m": at} for at in range(70)])
+        join = [{"$limit": 1}, {"$lookup": {"from": "", "pipeline": [], "as": "all"}}, {"$unwind": "$all"}]
+        for name in ("tall", "weather"):
+            join[1]["$lookup"]["from"] = name
+            reads = (
+                lambda session: len(list(db[name].find({}, session=session))),
+                lambda session: db[name].count_documents({}, session=session),
+                lambda session: len(db[name].distinct("k" if name == "tall" else "m", session=session)),
+                lambda session: len(list(db.beds.aggregate(join, session=session))),
+            )
+            # As the first statement and later, before and after one that writes.
+            for first in range(len(reads)):
+                with client.start_session() as session, session.start_transaction():
+                    assert reads[first](session) == 70, (name, first)
+                    db.plants.insert_one({"k": -1}, session=session)
+                    assert [read(session) for read in reads] == [70] * 4, (name, first)
+                    db.beds.insert_one({}, session=session)
+        assert db.plants.count_documents({"k": -1}) == 8 and db.beds.count_documents({}) == 9
+        client.drop_database("viewed")

@@ -3,9 +3,10 @@
 use sheaf_bson::{Bump, DocBuf, DocWriter, RawDoc, Value, doc};
 use sheaf_client::Message;
 use sheaf_errors::{Code, Result, bail};
-use sheaf_front::args::{Args, Array, check_collection_name, check_db_name};
+use sheaf_front::args::{Args, check_collection_name, check_db_name};
 use sheaf_front::front::new_object_id;
 use sheaf_front::generic::Attempt;
+use sheaf_front::statements::StatementIds;
 use sheaf_timeseries::{BUCKETS_PREFIX, buckets_namespace};
 
 use crate::addressed::Addressed;
@@ -14,9 +15,6 @@ use crate::op::Operation;
 use crate::sampling::with_sample;
 use crate::write::said;
 use crate::write::twice::may_be_done_twice;
-
-/// Most statements that one write command may have.
-const MAX_WRITES: usize = 100_000;
 
 /// Which command a batch is of.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -103,8 +101,7 @@ pub struct Batch<'b> {
     pub statements: Vec<RawDoc<'b>>,
     /// Whether the first error ends the batch.
     pub ordered: bool,
-    stmt_ids: Vec<i32>,
-    first_stmt: i32,
+    stmt_ids: StatementIds,
     /// Whether the statements are not all as they came.
     changed: bool,
 }
@@ -151,20 +148,13 @@ impl<'b> Batch<'b> {
     fn of(args: &mut Args<'b>, kind: Kind, namespaces: Vec<Namespace<'b>>) -> Result<Self> {
         let statements: Vec<RawDoc<'b>> = args.required_documents(kind.field())?.iter().collect();
         let ordered = args.optional::<bool>("ordered")?.unwrap_or(true);
-        let mut stmt_ids = Vec::new();
-        if let Some(Array(ids)) = args.optional("stmtIds")? {
-            stmt_ids.extend(ids.values().map(|id| id.as_exact_i64().unwrap_or(0) as i32));
-        }
-        let first_stmt = args.optional::<i32>("stmtId")?.unwrap_or(0);
+        let stmt_ids = StatementIds::parse(args)?;
         args.ignore_rest();
-        if statements.is_empty() || statements.len() > MAX_WRITES {
-            let count = statements.len();
-            bail!(
-                Code::INVALID_LENGTH,
-                "Write batch sizes must be between 1 and {MAX_WRITES}. Got {count} operations."
-            );
+        match kind {
+            Kind::Bulk => stmt_ids.check_bulk(statements.len())?,
+            Kind::Inserts | Kind::Updates | Kind::Deletes => stmt_ids.check(statements.len())?,
         }
-        Ok(Batch { kind, namespaces, statements, ordered, stmt_ids, first_stmt, changed: false })
+        Ok(Batch { kind, namespaces, statements, ordered, stmt_ids, changed: false })
     }
 
     /// Gives each document an `_id` that has none: it may be what decides where the document goes, and is to be the same when it is sent
@@ -268,7 +258,7 @@ impl<'b> Batch<'b> {
 
     /// The number by which the statement at this place is known when it is sent again.
     pub fn stmt_id(&self, at: u32) -> i32 {
-        self.stmt_ids.get(at as usize).copied().unwrap_or(self.first_stmt + at as i32)
+        self.stmt_ids.at(at as usize)
     }
 
     /// The command with these of its statements, for one shard: of one namespace, or of such as lie on it as a whole.

@@ -88,7 +88,7 @@ impl StmtIds {
 
     /// That of the statement at this place.
     pub fn of_place(&self, at: u32) -> i32 {
-        self.ids.get(at as usize).copied().unwrap_or(self.first + at as i32)
+        self.ids.get(at as usize).copied().unwrap_or_else(|| self.first.wrapping_add(at as i32))
     }
 }
 

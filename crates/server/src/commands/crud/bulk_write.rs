@@ -28,8 +28,7 @@ use outcomes::{Done, Totals, recorded_done};
 use super::query::{collated_cx, first_batch, parse_filter, parse_update_filter, set_sort};
 use super::update::array_filters;
 use super::writes::{
-    WriteFields, check_count, check_writable_in, collection_for_write, is_stale, refuse_view, with_cx,
-    with_writer,
+    WriteFields, check_writable_in, collection_for_write, is_stale, refuse_view, with_cx, with_writer,
 };
 use crate::args::{Args, Documents, NonNegative, check_collection_name, check_db_name};
 use crate::command::*;
@@ -246,7 +245,7 @@ impl<'a> BulkWrite<'a> {
     /// Errors: those of the first one that is not sound.
     fn operations(&self) -> Result<Vec<Parsed<'a>>> {
         let kinds = self.ops.iter().map(Self::parse_op).collect::<Result<Vec<_>>>()?;
-        check_count(self.ops.count())?;
+        self.fields.statements.check_bulk(self.ops.count())?;
         self.ops.iter().zip(kinds).map(|(doc, op)| self.addressed(doc, op)).collect()
     }
 
@@ -317,7 +316,7 @@ impl<'a> BulkWrite<'a> {
         totals: &mut Totals,
     ) -> Result<()> {
         for (at, one) in parsed.iter().enumerate() {
-            let stmt_id = self.fields.stmt_id(at);
+            let stmt_id = self.fields.statements.at(at);
             if op.records_statements() {
                 if let Some(recorded) = op.executed_statement(stmt_id)? {
                     totals.retried.push(stmt_id);
@@ -418,11 +417,11 @@ impl<'a> BulkWrite<'a> {
                     }
                     _ => doc! { "n": 1, "nModified": 1 },
                 };
-                w.statement(op.statement(self.fields.stmt_id(at), Some(record)));
+                w.statement(op.statement(self.fields.statements.at(at), Some(record)));
             };
             let is_told = retryable || sample.is_some();
             let cx = WriteCx { before_change: if is_told { Some(&name) } else { None }, ..cx };
-            self.apply(op, w, &cx, (&collection, measured), (&one.kind, self.fields.stmt_id(at)))
+            self.apply(op, w, &cx, (&collection, measured), (&one.kind, self.fields.statements.at(at)))
         })
     }
 

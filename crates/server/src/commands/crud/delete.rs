@@ -14,9 +14,7 @@ use sheaf_timeseries::BUCKETS_PREFIX;
 
 use super::find::only_id;
 use super::query::{collated_cx, parse_filter};
-use super::writes::{
-    StatementOutcomes, WriteFields, check_count, check_writable, refuse_view, with_cx, with_writer,
-};
+use super::writes::{StatementOutcomes, WriteFields, check_writable, refuse_view, with_cx, with_writer};
 use crate::args::{Args, Documents};
 use crate::command::*;
 use crate::commands::timeseries::{self, Selected};
@@ -67,7 +65,7 @@ impl<'a> Command<'a, Operation<'a>> for Delete<'a> {
     }
 
     fn run(self, op: &Operation<'a>) -> Result<Reply> {
-        check_count(self.deletes.count())?;
+        self.fields.statements.check(self.deletes.count())?;
         // Whole buckets may be deleted, as the TTL monitor does.
         if !self.collection.starts_with(BUCKETS_PREFIX) {
             check_writable(op, self.collection)?;

@@ -13,16 +13,16 @@ use sheaf_exec::write::{
 };
 use sheaf_expr::{Env, ParseCx};
 use sheaf_front::sampling::SAMPLE_ID;
+use sheaf_front::statements::first_statement;
 use sheaf_query::projection::{Mode, Projection};
 use sheaf_query::update::Update as Modification;
 use sheaf_storage::{Collection, Uuid, Write};
 
 use super::find::only_id;
 use super::query::{collated_cx, for_update, parse_filter, parse_update_filter, set_sort};
+use super::retried;
 use super::update::array_filters;
-use super::writes::{
-    Bypass, check_writable, collection_for_write, refuse_view, statement_id, with_cx, with_writer,
-};
+use super::writes::{Bypass, check_writable, collection_for_write, refuse_view, with_cx, with_writer};
 use crate::args::{Args, Loose};
 use crate::command::*;
 use crate::commands::ddl::names;
@@ -104,7 +104,7 @@ impl<'a> Command<'a, Operation<'a>> for FindAndModify<'a> {
             hint: args.value("hint"),
             collation: args.optional("collation")?,
             variables: args.optional("let")?,
-            stmt_id: statement_id(args)?,
+            stmt_id: first_statement(args)?.unwrap_or(0),
             uuid: args.optional("collectionUUID")?,
             sample_id: args.value(SAMPLE_ID),
         };
@@ -119,9 +119,11 @@ impl<'a> Command<'a, Operation<'a>> for FindAndModify<'a> {
         op.metrics().namespace.replace(Some(namespace.clone()));
         if let Some(recorded) = op.executed_statement(self.stmt_id)? {
             op.note_newest_commit();
+            let asked = retried::Asked { remove: self.remove, upsert: self.upsert, new: self.new };
+            let answer = retried::answer(recorded.as_raw(), &asked)?;
             let mut reply = Reply::ok();
             reply.fill(|out| {
-                out.append_all(recorded.as_raw());
+                out.append_all(answer.as_raw());
                 out.append("retriedStmtId", self.stmt_id);
             });
             return Ok(reply);
@@ -346,7 +348,9 @@ impl<'a> FindAndModify<'a> {
             },
             Change::Delete(doc) => Modified { n: 1, value: Some(DocBuf::from(doc)), ..Modified::default() },
         };
-        self.answer(op, &modified, projection)
+        let updates = modified.updated_existing == Some(true);
+        let answer = self.answer(op, &modified, projection)?;
+        Ok(if updates { retried::of_update(answer, self.new) } else { answer })
     }
 
     fn answer(

@@ -5,7 +5,7 @@ use sheaf_exec::write::{Validator, prepare_insert};
 use sheaf_storage::{Collection, Write};
 
 use super::writes::{
-    StatementOutcomes, WriteFields, check_count, check_writable, collection_for_write, with_cx, with_writer,
+    StatementOutcomes, WriteFields, check_writable, collection_for_write, with_cx, with_writer,
 };
 use crate::args::{Args, Documents};
 use crate::command::*;
@@ -58,7 +58,7 @@ impl<'a> Command<'a, Operation<'a>> for Insert<'a> {
 
     fn run(self, op: &Operation<'a>) -> Result<Reply> {
         let count = self.documents.count();
-        check_count(count)?;
+        self.fields.statements.check(count)?;
         check_writable(op, self.collection)?;
         let namespace = op.namespace(self.collection);
         if let Some(reply) = self.fields.mismatch(op, &namespace)? {

@@ -16,6 +16,7 @@ pub mod pipeline;
 pub mod query;
 mod query_settings;
 mod resume;
+mod retried;
 pub mod rights;
 mod update;
 mod witness;

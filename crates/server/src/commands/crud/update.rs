@@ -18,8 +18,7 @@ use sheaf_storage::Write;
 use super::find::only_id;
 use super::query::{collated_cx, for_update, parse_update_filter, set_sort};
 use super::writes::{
-    StatementOutcomes, WriteFields, check_count, check_writable, collection_for_write, refuse_view, with_cx,
-    with_writer,
+    StatementOutcomes, WriteFields, check_writable, collection_for_write, refuse_view, with_cx, with_writer,
 };
 use crate::args::{Args, Array, Documents, Loose};
 use crate::command::*;
@@ -79,7 +78,7 @@ impl<'a> Command<'a, Operation<'a>> for Update<'a> {
     }
 
     fn run(self, op: &Operation<'a>) -> Result<Reply> {
-        check_count(self.updates.count())?;
+        self.fields.statements.check(self.updates.count())?;
         check_writable(op, self.collection)?;
         let namespace = op.namespace(self.collection);
         op.metrics().namespace.replace(Some(namespace.clone()));
@@ -110,7 +109,7 @@ impl<'a> Command<'a, Operation<'a>> for Update<'a> {
                                 }
                                 _ => doc! { "n": 1, "nModified": 1 },
                             };
-                            w.statement(op.statement(self.fields.stmt_id(at), Some(record)));
+                            w.statement(op.statement(self.fields.statements.at(at), Some(record)));
                         };
                         let is_told = retryable || sample.is_some();
                         let cx = WriteCx { before_change: if is_told { Some(&name) } else { None }, ..cx };

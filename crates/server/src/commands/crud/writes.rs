@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use sheaf_bson::{DocBuf, Timestamp, Value};
+use sheaf_bson::{DocBuf, Timestamp};
 use sheaf_errors::{Code, Error, Result, bail};
 use sheaf_exec::write::{WriteCx, ends_command};
+use sheaf_front::statements::StatementIds;
 use sheaf_storage::{Collection, CreateCollection, Uuid, Write};
 use sheaf_timeseries::{BUCKETS_PREFIX, split_buckets};
 
-use crate::args::{Args, Array, Loose};
+use crate::args::{Args, Loose};
 use crate::audited::Creation;
 use crate::commands::crud::witness::Witness;
 use crate::commands::ddl::names;
@@ -16,9 +17,6 @@ use crate::commands::timeseries::{no_buckets, says_measured};
 use crate::op::Operation;
 use crate::reply::Reply;
 use crate::sharding::{Guarded, ShardServer};
-
-/// Most statements that one write command may have.
-const MAX_WRITES: usize = 100_000;
 
 /// What a statement costs at least, in the meter's units.
 const STATEMENT_COST: u32 = 64;
@@ -51,9 +49,8 @@ pub struct WriteFields {
     ordered: bool,
     /// What the command leaves out.
     pub bypass: Bypass,
-    /// `stmtIds`, or counted up from `stmtId`.
-    stmt_ids: Vec<i32>,
-    first_stmt: i32,
+    /// By what numbers a session knows the statements.
+    pub statements: StatementIds,
     /// `collectionUUID`
     uuid: Option<Uuid>,
 }
@@ -63,16 +60,10 @@ impl WriteFields {
     pub fn parse(args: &mut Args<'_>) -> Result<Self> {
         let ordered = args.optional::<bool>("ordered")?.unwrap_or(true);
         let bypass = Bypass::parse(args)?;
-        let mut stmt_ids = Vec::new();
-        if let Some(Array(ids)) = args.optional("stmtIds")? {
-            for item in ids.iter() {
-                stmt_ids.push(exact_int(item.value(), args.command(), &format!("stmtIds.{}", item.key()))?);
-            }
-        }
-        let first_stmt = statement_id(args)?;
+        let statements = StatementIds::parse(args)?;
         let uuid = args.optional("collectionUUID")?;
         args.ignore(&["encryptionInformation", "isTimeseriesNamespace"]);
-        Ok(WriteFields { ordered, bypass, stmt_ids, first_stmt, uuid })
+        Ok(WriteFields { ordered, bypass, statements, uuid })
     }
 
     /// The answer to a client that means another collection: an error of the first statement.
@@ -99,48 +90,6 @@ impl WriteFields {
             _ => Ok(()),
         }
     }
-
-    /// The statement id of the statement at this place.
-    pub fn stmt_id(&self, at: usize) -> i32 {
-        self.stmt_ids.get(at).copied().unwrap_or(self.first_stmt + at as i32)
-    }
-}
-
-/// `stmtId`; 0 where there is none.
-///
-/// Errors: `TypeMismatch`.
-pub fn statement_id(args: &mut Args<'_>) -> Result<i32> {
-    match args.value("stmtId") {
-        Value::Missing | Value::Null | Value::Undefined => Ok(0),
-        id => exact_int(id, args.command(), "stmtId"),
-    }
-}
-
-/// A number that must be an int32: these fields take no other kind of number.
-///
-/// Errors: `TypeMismatch`.
-fn exact_int(value: Value<'_>, command: &str, field: &str) -> Result<i32> {
-    match value {
-        Value::Int32(n) => Ok(n),
-        other => bail!(
-            Code::TYPE_MISMATCH,
-            "BSON field '{command}.{field}' is the wrong type '{}', expected type 'int'",
-            other.type_name()
-        ),
-    }
-}
-
-/// Checks the number of statements.
-///
-/// Errors: `InvalidLength`.
-pub fn check_count(count: usize) -> Result<()> {
-    if count == 0 || count > MAX_WRITES {
-        bail!(
-            Code::INVALID_LENGTH,
-            "Write batch sizes must be between 1 and {MAX_WRITES}. Got {count} operations."
-        );
-    }
-    Ok(())
 }
 
 /// Refuses namespaces that clients may not write.
@@ -328,7 +277,7 @@ impl StatementOutcomes {
         for (at, statement) in statements.enumerate() {
             sheaf_meter::tick(STATEMENT_COST)?;
             if retryable {
-                let id = fields.stmt_id(at);
+                let id = fields.statements.at(at);
                 if let Some(recorded) = op.executed_statement(id)? {
                     again(at, &recorded);
                     outcome.retried.push(id);

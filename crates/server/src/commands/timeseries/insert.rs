@@ -75,7 +75,7 @@ pub fn insert_all<'d>(
         },
         |_, _| inserted.set(inserted.get() + 1),
     )?;
-    let statement = |at: usize| op.statement(fields.stmt_id(places[at]), None);
+    let statement = |at: usize| op.statement(fields.statements.at(places[at]), None);
     filling.insert(w, &together, &statement)?;
     Ok(outcome)
 }

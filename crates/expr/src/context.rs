@@ -183,6 +183,11 @@ impl ParseCx {
         self.stored.as_ref().map_or_else(|| Ok(DocBuf::new()), |stored| stored.0.load())
     }
 
+    /// Whether this is a part of a replica set or of a cluster of shards: a standalone mongod knows no cluster time.
+    pub fn is_clustered(&self) -> bool {
+        self.cluster_clock.is_some()
+    }
+
     pub(crate) fn cluster_time(&self) -> Option<Timestamp> {
         let clock = self.cluster_clock.as_ref()?;
         Some(*self.cluster_time.get_or_init(|| clock.0.cluster_time()))

@@ -367,3 +367,51 @@ fn a_primary_that_steps_down_drops_transactions_and_nothing_else() {
     let count = connection.run(&doc! { "count": "c", "$db": "t" });
     assert_eq!(number(&count, "n"), 2);
 }
+
+#[test]
+fn a_retried_find_and_modify_asks_for_what_is_on_record() {
+    let server = set_of_one();
+    let mut connection = server.connect();
+    let lsid = doc! { "id": Value::Binary(sheaf_bson::Binary { subtype: 4, bytes: &[7; 16] }) };
+    let mut run = |txn: i64, command: DocBuf| {
+        let command = command.with("lsid", &lsid).with("txnNumber", txn).with("$db", "t");
+        connection.run(&command)
+    };
+    let update = |id: i32| {
+        doc! { "findAndModify": "c", "query": { "_id": id }, "update": { "$inc": { "a": 1 } } }
+    };
+    let remove = |id: i32| doc! { "findAndModify": "c", "query": { "_id": id }, "remove": true };
+    let value = |reply: &DocBuf| sub(reply, "value").get("a").and_then(|a| a.as_exact_i64());
+
+    let upsert = update(1).with("upsert", true);
+    assert_eq!(code(&run(1, upsert.clone())), 0);
+    assert_eq!(code(&run(1, upsert)), 0);
+    assert_eq!(code(&run(1, update(1))), 40608);
+
+    assert_eq!(value(&run(2, update(1))), Some(1));
+    assert_eq!(code(&run(2, update(1).with("new", true))), 40611);
+    let again = run(2, update(1));
+    assert_eq!((value(&again), number(&again, "retriedStmtId")), (Some(1), 0));
+    assert!(again.as_raw().get("image").is_none(), "{again:?}");
+
+    assert_eq!(value(&run(3, update(1).with("new", true))), Some(3));
+    assert_eq!(code(&run(3, update(1))), 40612);
+    assert_eq!(code(&run(3, remove(1))), 40612);
+    assert_eq!(value(&run(3, update(1).with("new", true))), Some(3));
+
+    assert_eq!(value(&run(4, remove(1))), Some(3));
+    assert_eq!(code(&run(4, update(1))), 40606);
+    assert_eq!(value(&run(4, remove(1))), Some(3));
+
+    assert_eq!(code(&run(5, doc! { "insert": "c", "documents": [{ "_id": 2 }] })), 0);
+    assert_eq!(code(&run(5, update(2))), 217);
+}
+
+#[test]
+fn a_lookup_has_no_change_stream_within() {
+    let server = set_of_one();
+    let mut connection = server.connect();
+    let stage = doc! { "$lookup": { "from": "c", "as": "x", "pipeline": [{ "$changeStream": {} }] } };
+    let command = doc! { "aggregate": "c", "pipeline": [&stage], "cursor": {}, "$db": "t" };
+    assert_eq!(code(&connection.run(&command)), 51047);
+}

@@ -53,7 +53,11 @@ pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<Sha
     match cx.place {
         Place::Top => {}
         Place::Facet => bail!(40600, "$changeStream is not allowed to be used within a $facet stage"),
-        Place::Lookup => bail!(40573, "$changeStream is not allowed within a $lookup's sub-pipeline"),
+        // A standalone mongod has no such streams at all, which it looks at first.
+        Place::Lookup if !cx.expr.is_clustered() => {
+            bail!(40573, "The $changeStream stage is only supported on replica sets")
+        }
+        Place::Lookup => bail!(51047, "$changeStream is not allowed within a $lookup's sub-pipeline"),
         Place::Union => bail!(31441, "$changeStream is not allowed within a $unionWith's sub-pipeline"),
         Place::View => {
             bail!(Code::OPTION_NOT_SUPPORTED_ON_VIEW, "$changeStream cannot be used in a view definition")

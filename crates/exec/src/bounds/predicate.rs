@@ -132,6 +132,35 @@ pub fn negated_bounds(test: &Test, field: FieldTraits<'_>) -> Option<Bounds> {
     }
 }
 
+/// The intervals of a comparison in `$expr`, which goes by the order of all values and sees arrays as wholes. `None` where the keys have another
+/// order: arrays stand in them by their elements, and what is missing as null.
+pub fn expr_bounds(op: CompareOp, operand: Value<'_>, field: FieldTraits<'_>) -> Option<Bounds> {
+    let other_order = operand.is_nullish()
+        || matches!(
+            operand,
+            Value::Missing | Value::Array(_) | Value::Regex(_) | Value::MinKey | Value::MaxKey
+        );
+    if field.hashed || field.multikey || field.numeric_path || other_order {
+        return None;
+    }
+    let takes_missing = matches!(op, CompareOp::Lt | CompareOp::Lte);
+    if takes_missing && field.sparse {
+        return None;
+    }
+    let arena = Bump::new();
+    let operand = field.in_keys(operand, &arena);
+    let intervals = match op {
+        CompareOp::Eq => Intervals::point(operand),
+        CompareOp::Lt | CompareOp::Lte => {
+            Intervals::range(Value::MinKey, true, operand, op == CompareOp::Lte)
+        }
+        CompareOp::Gt | CompareOp::Gte => {
+            Intervals::range(operand, op == CompareOp::Gte, Value::MaxKey, true)
+        }
+    };
+    Some((intervals, Tightness::Fetch))
+}
+
 fn negated_tightness(tight: Tightness, field: FieldTraits<'_>) -> Tightness {
     if field.multikey || field.numeric_path || tight != Tightness::Exact {
         Tightness::Fetch

@@ -15,7 +15,7 @@ use sheaf_storage::{Collection, Index, IndexKind, Range};
 use super::analyze::{IndexUse, conjuncts, eligible, may_hold_strings, uses};
 use super::hint::key_range;
 use super::query::{Hint, Start};
-use super::{Ahead, FilterPart, PlanNode, Query, Scan};
+use super::{Ahead, FilterPart, PlanNode, Query, Scan, compared};
 use crate::bounds::{FieldBounds, IndexBounds, Intervals};
 use crate::index::{hashed_fields, is_record_order};
 
@@ -96,7 +96,7 @@ fn distinct_scan(query: &Query, collection: &Arc<Collection>) -> Result<Option<P
             Some(full_use(query.collator.as_ref(), index))
         } else {
             // The skipped keys have other values in later fields, so that only the first may be bounded.
-            uses(query.collator.as_ref(), index, filter.expr()).into_iter().find(|found| {
+            uses(query.collator.as_ref(), index, filter.expr(), &query.compared()).into_iter().find(|found| {
                 residual(&filter, &found.exact).is_none()
                     && found.bounds.fields[1..].iter().all(|field| field.intervals.is_all())
             })
@@ -170,7 +170,7 @@ fn ordinary(query: &Query, collection: &Arc<Collection>) -> Result<Vec<PlanNode>
     }
     let mut plans = Vec::new();
     for index in collection.indexes.iter().filter(|index| eligible(index, filter.expr())) {
-        for found in uses(query.collator.as_ref(), index, filter.expr()) {
+        for found in uses(query.collator.as_ref(), index, filter.expr(), &query.compared()) {
             plans.extend(index_plans(query, collection, &filter, &found));
         }
     }
@@ -178,10 +178,7 @@ fn ordinary(query: &Query, collection: &Arc<Collection>) -> Result<Vec<PlanNode>
         plans.push(plan);
     }
     if plans.iter().all(PlanNode::blocks) && query.sort_fields().is_some() {
-        plans.extend(full_scans(query, collection, &filter, true));
-    }
-    if plans.is_empty() && query.needed_paths().is_some() {
-        plans.extend(full_scans(query, collection, &filter, false));
+        plans.extend(full_scans(query, collection, &filter));
     }
     if plans.is_empty() {
         plans.push(finish(query, collection_scan(collection, &filter), false));
@@ -235,7 +232,7 @@ fn with_index(
         return scan_plan(query, collection, filter, &found, keys).into_iter().collect();
     }
     let mut plans = Vec::new();
-    for found in uses(query.collator.as_ref(), index, filter.expr()) {
+    for found in uses(query.collator.as_ref(), index, filter.expr(), &query.compared()) {
         plans.extend(index_plans(query, collection, filter, &found));
     }
     if let (true, Some(plan)) = (plans.is_empty(), or_plan_with(query, collection, filter, Some(index))) {
@@ -265,42 +262,18 @@ fn full_use(collator: Option<&SharedCollator>, index: &Arc<Index>) -> IndexUse {
     }
 }
 
-/// Whole-index scans that give the order (or, without `sorted`, cover what is needed).
-fn full_scans(
-    query: &Query,
-    collection: &Arc<Collection>,
-    filter: &FilterPart,
-    sorted: bool,
-) -> Vec<PlanNode> {
+/// Whole-index scans that give the order. Those that only cover what is needed are none of MongoDB's plans: keys do not tell a field that is
+/// missing from one that is null, and who asks for no order gets the natural one.
+fn full_scans(query: &Query, collection: &Arc<Collection>, filter: &FilterPart) -> Vec<PlanNode> {
     let usable = |index: &&Arc<Index>| {
         eligible(index, filter.expr())
             && !index.sparse
             && matches!(index.kind, IndexKind::Btree | IndexKind::Id)
     };
-    let mut out = Vec::new();
-    // Who asks for no order of a capped collection gets the order in which its documents came.
-    if !sorted && collection.capped.is_some() {
-        return out;
-    }
-    for index in collection.indexes.iter().filter(usable) {
-        let found = full_use(query.collator.as_ref(), index);
-        if let Some(plan) = scan_plan(query, collection, filter, &found, None) {
-            let wanted = if sorted { !plan.blocks() } else { is_covered(&plan) };
-            if wanted {
-                out.push(plan);
-            }
-        }
-    }
-    out
-}
-
-fn is_covered(plan: &PlanNode) -> bool {
-    match plan {
-        PlanNode::Project { covered, .. } => *covered,
-        PlanNode::Skip { input, .. } | PlanNode::Limit { input, .. } => is_covered(input),
-        PlanNode::IndexScan(_) => true,
-        _ => false,
-    }
+    let scans = collection.indexes.iter().filter(usable).filter_map(|index| {
+        scan_plan(query, collection, filter, &full_use(query.collator.as_ref(), index), None)
+    });
+    scans.filter(|plan| !plan.blocks()).collect()
 }
 
 fn index_plans(
@@ -310,10 +283,11 @@ fn index_plans(
     found: &IndexUse,
 ) -> Vec<PlanNode> {
     let mut plans: Vec<PlanNode> = scan_plan(query, collection, filter, found, None).into_iter().collect();
+    // What can do without a sort never has one, whatever a trial would say.
     if plans.iter().all(PlanNode::blocks)
         && let Some(plan) = exploded(query, collection, filter, found)
     {
-        plans.push(plan);
+        plans = vec![plan];
     }
     plans
 }
@@ -557,7 +531,7 @@ pub(super) fn best_branch(
         .indexes
         .iter()
         .filter(fits)
-        .flat_map(|index| uses(collator, index, branch))
+        .flat_map(|index| uses(collator, index, branch, &compared::of(branch, None)))
         .filter(|found| !found.bounds.is_full())
         .max_by_key(|found| {
             let sorted = wanted.as_ref().is_some_and(|wanted| gives_order(found, wanted).is_some());

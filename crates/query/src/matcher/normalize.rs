@@ -74,7 +74,12 @@ fn nor(children: Vec<MatchExpr>) -> MatchExpr {
             child => kept.push(child),
         }
     }
-    if kept.is_empty() { MatchExpr::AlwaysTrue } else { MatchExpr::Nor(kept) }
+    match &kept[..] {
+        [] => MatchExpr::AlwaysTrue,
+        // One that must not match is a negation, for which there may be bounds.
+        [MatchExpr::Leaf(_) | MatchExpr::Not(_)] => kept.pop().map_or(MatchExpr::AlwaysTrue, not),
+        _ => MatchExpr::Nor(kept),
+    }
 }
 
 fn not(child: MatchExpr) -> MatchExpr {

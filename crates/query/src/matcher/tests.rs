@@ -500,7 +500,7 @@ fn normal_forms() {
         (doc! { "a": regex("x", "i") }, doc! { "a": { "$regex": "x", "$options": "i" } }),
         (doc! { "a": { "$elemMatch": { "b": 1 } } }, doc! { "a": { "$elemMatch": { "b": { "$eq": 1 } } } }),
         (doc! { "a": { "$type": "string" } }, doc! { "a": { "$type": [2] } }),
-        (doc! { "$nor": [{ "a": 1 }] }, doc! { "$nor": [{ "a": { "$eq": 1 } }] }),
+        (doc! { "$nor": [{ "a": 1 }] }, doc! { "a": { "$not": { "$eq": 1 } } }),
         (
             doc! { "a": { "$gt": 1, "$lte": 5 }, "b": 1 },
             doc! { "$and": [{ "b": { "$eq": 1 } }, { "a": { "$lte": 5 } }, { "a": { "$gt": 1 } }] },

@@ -249,12 +249,20 @@ pub fn collection_ttl(value: Value<'_>) -> Result<Option<i64>> {
             }
             Ok(Some(seconds as i64))
         }
-        other => bail!(
-            Code::TYPE_MISMATCH,
-            "BSON field 'expireAfterSeconds' is the wrong type '{}', expected types '[string, decimal, double, int, long]'",
-            other.type_name()
-        ),
+        other => check_ttl_type(other, "expireAfterSeconds").map(|()| None),
     }
+}
+
+/// Errors: `TypeMismatch`.
+pub fn check_ttl_type(value: Value<'_>, field: &str) -> Result<()> {
+    if value.is_number() || matches!(value, Value::String(_)) {
+        return Ok(());
+    }
+    bail!(
+        Code::TYPE_MISMATCH,
+        "BSON field '{field}' is the wrong type '{}', expected types '[string, decimal, double, int, long]'",
+        value.type_name()
+    )
 }
 
 fn read_clustered(spec: RawDoc<'_>) -> Result<DocBuf> {

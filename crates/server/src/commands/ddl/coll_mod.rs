@@ -94,6 +94,9 @@ impl<'a> Command<'a, Operation<'a>> for CollMod<'a> {
             uuid: args.optional("collectionUUID")?,
             timeseries,
         };
+        if let Some(value) = command.expire_after_seconds.filter(|value| !value.is_nullish()) {
+            options::check_ttl_type(value, "collMod.expireAfterSeconds")?;
+        }
         options::check_level(command.validation_level, Self::NAME)?;
         options::check_action(command.validation_action, Self::NAME)?;
         args.ignore(&["isTimeseriesNamespace"]);
@@ -152,8 +155,8 @@ impl<'a> Command<'a, Operation<'a>> for CollMod<'a> {
             change.report(&mut reply);
         }
         if !self.dry_run {
-            let makes_unique = change.as_ref().is_some_and(|(_, change)| change.makes_unique());
-            return self.apply(op, &namespace, makes_unique.then_some(reply));
+            let builds = change.as_ref().is_some_and(|(_, change)| change.builds());
+            return self.apply(op, &namespace, builds.then_some(reply));
         }
         if self.modifications() > 1 {
             bail!(
@@ -209,19 +212,19 @@ impl CollMod<'_> {
             + others.into_iter().filter(|given| *given).count()
     }
 
-    /// Changes the collection as it is when no writer is in it. `unique` is the reply where an index has to be built anew
-    /// as a unique one first, which does all that is wished of the index.
-    fn apply(&self, op: &Operation<'_>, namespace: &str, unique: Option<Reply>) -> Result<Reply> {
+    /// Changes the collection as it is when no writer is in it. `built` is the reply where an index has to be built anew
+    /// first, which does all that is wished of the index.
+    fn apply(&self, op: &Operation<'_>, namespace: &str, built: Option<Reply>) -> Result<Reply> {
         let check = |now: &Collection| {
             names::check_uuid(&op.catalog(), namespace, self.uuid)?;
             names::refuse_view(now)?;
             op.check_changed(now)
         };
-        let builds = unique.is_some();
+        let builds = built.is_some();
         if let Some(wish) = self.index.as_ref().filter(|_| builds) {
-            index::make_unique(op, namespace, wish, &check)?;
+            index::build(op, namespace, wish, &check)?;
         }
-        let reply = Cell::new(unique);
+        let reply = Cell::new(built);
         let change = |now: &Collection| {
             check(now)?;
             let mut change =
@@ -229,7 +232,7 @@ impl CollMod<'_> {
             if let Some(wish) = self.index.as_ref().filter(|_| !builds) {
                 wish.check_shard_key(op, now)?;
                 let index_change = wish.change(now)?;
-                if index_change.makes_unique() {
+                if index_change.builds() {
                     bail!(
                         Code::CONFLICTING_OPERATION_IN_PROGRESS,
                         "an index of {namespace} was changed while it was to be changed"

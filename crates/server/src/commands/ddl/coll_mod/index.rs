@@ -13,7 +13,7 @@ use crate::op::Operation;
 use crate::reply::Reply;
 use crate::sharding::key_rules;
 
-/// `{name | keyPattern, hidden, expireAfterSeconds, unique, prepareUnique}`
+/// `{name | keyPattern, hidden, expireAfterSeconds, unique, prepareUnique, forceNonUnique}`
 pub struct IndexMod<'a> {
     name: Option<&'a str>,
     key_pattern: Option<RawDoc<'a>>,
@@ -21,6 +21,7 @@ pub struct IndexMod<'a> {
     expire_after_seconds: Option<Value<'a>>,
     unique: Option<bool>,
     prepare_unique: Option<bool>,
+    force_non_unique: Option<bool>,
 }
 
 /// The new specification of an index, and what the reply says of it.
@@ -31,6 +32,7 @@ pub struct IndexChange {
     hidden: Option<(bool, bool)>,
     prepare_unique: Option<(bool, bool)>,
     unique: bool,
+    non_unique: bool,
 }
 
 fn field<'a, T: FromValue<'a>>(doc: RawDoc<'a>, name: &str) -> Result<Option<T>> {
@@ -42,8 +44,15 @@ impl<'a> IndexMod<'a> {
     ///
     /// Errors: 40415, `TypeMismatch`.
     pub fn parse(doc: RawDoc<'a>) -> Result<Self> {
-        const FIELDS: &[&str] =
-            &["name", "keyPattern", "hidden", "expireAfterSeconds", "unique", "prepareUnique"];
+        const FIELDS: &[&str] = &[
+            "name",
+            "keyPattern",
+            "hidden",
+            "expireAfterSeconds",
+            "unique",
+            "prepareUnique",
+            "forceNonUnique",
+        ];
         if let Some(unknown) = doc.iter().find(|field| !FIELDS.contains(&field.key())) {
             bail!(40415, "BSON field 'collMod.index.{}' is an unknown field.", unknown.key());
         }
@@ -62,6 +71,7 @@ impl<'a> IndexMod<'a> {
             expire_after_seconds: expire,
             unique: field::<Loose>(doc, "unique")?.map(|flag| flag.0),
             prepare_unique: field::<Loose>(doc, "prepareUnique")?.map(|flag| flag.0),
+            force_non_unique: field::<Loose>(doc, "forceNonUnique")?.map(|flag| flag.0),
         })
     }
 
@@ -77,6 +87,7 @@ impl<'a> IndexMod<'a> {
             self.expire_after_seconds.is_some(),
             self.unique.is_some(),
             self.prepare_unique.is_some(),
+            self.force_non_unique.is_some(),
         ]
         .into_iter()
         .filter(|given| *given)
@@ -104,6 +115,12 @@ impl<'a> IndexMod<'a> {
         }
         if self.modifications() == 0 {
             bail!(Code::INVALID_OPTIONS, "no expireAfterSeconds, hidden, unique, or prepareUnique field");
+        }
+        if self.unique.is_some() && self.force_non_unique.is_some() {
+            bail!(
+                Code::INVALID_OPTIONS,
+                "collMod does not support 'unique' and 'forceNonUnique' options at the same time"
+            );
         }
         if self.expire_after_seconds.is_some_and(|value| ttl_seconds(value) < 0) {
             bail!(Code::INVALID_OPTIONS, "TTL index 'expireAfterSeconds' option cannot be less than 0");
@@ -171,6 +188,7 @@ impl<'a> IndexMod<'a> {
             hidden: None,
             prepare_unique: None,
             unique: false,
+            non_unique: false,
         };
         let mut fields: Vec<(&str, Value<'_>)> = Vec::new();
         let is_unique = index.unique || is_id(index);
@@ -211,6 +229,15 @@ impl<'a> IndexMod<'a> {
             fields.push(("unique", true.into()));
             fields.push(("prepareUnique", Value::Missing));
         }
+        match self.force_non_unique {
+            Some(false) => bail!(Code::BAD_VALUE, "'forceNonUnique: false' is not supported"),
+            // Documents have their `_id` for a key, whatever an index says.
+            Some(true) if index.unique && !is_id(index) => {
+                change.non_unique = true;
+                fields.push(("unique", Value::Missing));
+            }
+            _ => {}
+        }
         change.spec = with_changes(before, &fields);
         Ok(change)
     }
@@ -245,9 +272,9 @@ impl IndexChange {
         self.prepare_unique.is_some()
     }
 
-    /// Whether the index becomes unique, for which its entries are made anew.
-    pub fn makes_unique(&self) -> bool {
-        self.unique
+    /// Whether the index becomes unique, or no longer is: its entries are made anew.
+    pub fn builds(&self) -> bool {
+        self.unique || self.non_unique
     }
 
     /// Adds the `_old` and `_new` values that changed.
@@ -266,6 +293,9 @@ impl IndexChange {
         }
         if self.unique {
             reply.append("unique_new", true);
+        }
+        if self.non_unique {
+            reply.append("forceNonUnique_new", true);
         }
     }
 }
@@ -320,19 +350,21 @@ pub fn check_unique(op: &Operation<'_>, collection: &Collection, index: &Index) 
     .with_extra(extra.into_bytes()))
 }
 
-/// Builds the index anew as a unique one, which takes the old one's place when it is ready.
-pub fn make_unique(op: &Operation<'_>, namespace: &str, wish: &IndexMod<'_>, check: Check<'_>) -> Result<()> {
+/// Builds the index anew as one that is unique, or is not; it takes the old one's place when it is ready.
+pub fn build(op: &Operation<'_>, namespace: &str, wish: &IndexMod<'_>, check: Check<'_>) -> Result<()> {
     let view = op.view()?;
     let Some(collection) = view.collection(namespace) else {
         bail!(Code::NAMESPACE_NOT_FOUND, "ns does not exist: {namespace}");
     };
-    check_unique(op, collection, wish.find(collection)?)?;
+    if wish.wants_unique() {
+        check_unique(op, collection, wish.find(collection)?)?;
+    }
     // As the index is when the build begins: it may be unique by then.
     let wanted = |now: &Collection| {
         check(now)?;
         let change = wish.change(now)?;
         let name = wish.find(now)?.name.clone();
-        Ok(Some((name, change.spec)).filter(|_| change.unique).into_iter().collect())
+        Ok(change.builds().then_some((name, change.spec)).into_iter().collect())
     };
     let stop = op.interrupter();
     op.note_commit(op.engine().rebuild_indexes(namespace, &wanted, &|| stop.check())?);

@@ -16,6 +16,7 @@ mod filters;
 mod idl;
 mod join;
 mod language;
+mod metadata;
 mod namespace;
 mod optimize;
 mod outline;

@@ -2,10 +2,10 @@
 
 use sheaf_bson::{DocBuf, RawDoc, Value};
 use sheaf_errors::{Code, Error, Result, bail};
-use sheaf_expr::Deps;
 use sheaf_meter::ALLOCATION;
 use sheaf_query::matcher::Matcher;
 
+use crate::metadata;
 use crate::optimize;
 use crate::pipeline::{Given, Pipeline, measured_near};
 use crate::stage::{Place, Shape, SharedStage, StageCx, StageEntry, StagePosition};
@@ -69,7 +69,7 @@ pub(crate) fn pipeline(stages: RawDoc<'_>, cx: &mut StageCx<'_>) -> Result<Pipel
         check_position(entry, at, count, cx)?;
     }
     check_change_stream(&entries, &mut pipeline.stages)?;
-    check_text_score(&pipeline.stages)?;
+    pipeline.asks_metadata = metadata::is_asked(&pipeline.stages);
     sort_key::attach(&mut pipeline.stages);
     optimize::optimize(&mut pipeline.stages);
     // A view's definition may have it anywhere: what a query makes of it decides.
@@ -133,21 +133,6 @@ fn not_leading(name: &str) -> Error {
 /// Whether a stage is a `$match` with `$text`.
 fn has_text(stage: &SharedStage) -> bool {
     matches!(stage.shape(), Shape::Match(matcher) if matcher.has_text())
-}
-
-/// Only `$text` gives scores.
-///
-/// Errors: 40218.
-fn check_text_score(stages: &[SharedStage]) -> Result<()> {
-    if stages.first().is_some_and(has_text) {
-        return Ok(());
-    }
-    let mut deps = Deps::new();
-    stages.iter().for_each(|stage| _ = stage.dependencies(&mut deps));
-    if deps.metadata.contains("textScore") {
-        bail!(40218, "query requires text score metadata, but it is not available");
-    }
-    Ok(())
 }
 
 /// Distances come from an index: `$geoNear` is the first stage in the end. Of measurements it may be the one behind that which
@@ -262,6 +247,7 @@ impl Pipeline {
             given: self.given.iter().chain(&rest.given).cloned().collect(),
             own_source: self.own_source || (self.stages.is_empty() && rest.own_source),
             in_facet: self.in_facet,
+            asks_metadata: self.asks_metadata || rest.asks_metadata,
             held: self.held.iter().chain(&rest.held).cloned().collect(),
             variables: self.variables.iter().chain(&rest.variables).cloned().collect(),
             collator: rest.collator.clone(),

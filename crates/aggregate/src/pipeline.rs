@@ -9,12 +9,13 @@ use sheaf_expr::{Deps, Slot};
 use sheaf_meter::Held;
 use sheaf_query::matcher::Matcher;
 use sheaf_query::sort::SortPattern;
-use sheaf_rows::{BoxOperator, Cx, Deep, Empty, Operator, Row, Step};
+use sheaf_rows::{BoxOperator, Cx, Deep, Empty, Operator, Row, Seen, Step, Witness};
 use smallvec::SmallVec;
 
 use crate::database::SharedDatabase;
+use crate::metadata::ends_here;
 use crate::namespace::Namespace;
-use crate::stage::{Reads, Shape, SharedStage, dependencies_of};
+use crate::stage::{Shape, SharedStage, dependencies_of};
 use crate::stages::change_stream::ChangeStream;
 use crate::stages::geo_near::GeoNear;
 
@@ -31,6 +32,8 @@ pub struct Pipeline {
     pub(crate) own_source: bool,
     /// Inside a `$facet`, whose stages mongod does not push down to its execution engine.
     pub(crate) in_facet: bool,
+    /// A stage reads `$meta`.
+    pub(crate) asks_metadata: bool,
     /// The memory of the stages, where they are large.
     pub(crate) held: Vec<Arc<Held>>,
     /// The variables of enclosing stages that it may read.
@@ -178,6 +181,29 @@ impl Pipeline {
         }
     }
 
+    /// The pipeline without its last stage.
+    pub fn without_last(&self) -> Pipeline {
+        let mut rest = self.clone();
+        rest.stages.pop();
+        rest
+    }
+
+    /// The stages from this one on, each by itself and measured; what is seen of them is told when they are gone.
+    pub fn open_measured(
+        &self,
+        first: usize,
+        input: BoxOperator,
+        database: &SharedDatabase,
+    ) -> (BoxOperator, Vec<Seen>) {
+        let (mut run, mut seen) = (input, Vec::new());
+        for stage in &self.stages[first..] {
+            let witness = Witness::measured(stage.clone().open(run, database));
+            seen.push(witness.seen());
+            run = Box::new(witness);
+        }
+        (run, seen)
+    }
+
     /// The number of leading stages that mongod gives to its execution engine below the pipeline: a `$group` or
     /// `$lookup` with nothing before it but those, and what the query at the pipeline's head takes over. Some
     /// errors have other numbers there.
@@ -233,15 +259,25 @@ impl Pipeline {
         dependencies_of(self.stages.get(first..)?)
     }
 
+    /// The metadata that the pipeline's stages ask their input for.
+    pub fn metadata(&self) -> std::collections::BTreeSet<&'static str> {
+        let mut deps = Deps::new();
+        if self.asks_metadata {
+            let last = self.stages.iter().position(ends_here).map_or(self.stages.len(), |at| at + 1);
+            self.stages[..last].iter().for_each(|stage| _ = stage.dependencies(&mut deps));
+        }
+        deps.metadata
+    }
+
     /// Whether the stages from this one on read metadata of this name that their input has.
     pub fn reads_metadata(&self, first: usize, name: &str) -> bool {
         let mut deps = Deps::new();
         for stage in self.stages.get(first..).unwrap_or_default() {
-            let reads = stage.dependencies(&mut deps);
+            stage.dependencies(&mut deps);
             if deps.metadata.contains(name) {
                 return true;
             }
-            if matches!(reads, Reads::Only) {
+            if ends_here(stage) {
                 return false;
             }
         }

@@ -371,6 +371,13 @@ pub enum Shape<'s> {
     GraphLookup(&'s FieldPath),
     /// `$facet`: output fields and their pipelines.
     Facet(&'s [(String, SharedPipeline)]),
+    /// `$unionWith`.
+    Union {
+        /// The other collection; `None` if the pipeline makes its documents itself.
+        from: Option<&'s Namespace>,
+        /// What runs there.
+        pipeline: &'s SharedPipeline,
+    },
     /// `$unwind`.
     Unwind {
         /// The array's path.
@@ -409,6 +416,11 @@ pub trait Stage: fmt::Debug + Send + Sync {
     /// Other namespaces that the stage reads, also inside its own pipelines.
     fn foreign_namespaces(&self, found: &mut Vec<Namespace>) {
         let _ = found;
+    }
+
+    /// The metadata that the stage gives each document.
+    fn sets_metadata(&self) -> Option<&str> {
+        None
     }
 
     /// The namespace that the stage writes.

@@ -159,6 +159,11 @@ impl Db {
         &self.reads
     }
 
+    /// What the system variables are.
+    pub(crate) fn system(&self) -> SystemVariables {
+        self.hooks.system.clone()
+    }
+
     /// Where the data are.
     pub(crate) fn engine(&self) -> &Engine {
         &self.engine
@@ -191,6 +196,7 @@ impl Db {
             return Ok(pipeline.open_own(&shared));
         }
         let Some(collection) = self.collection(namespace) else {
+            pipeline.check_metadata()?;
             near::check_collection(pipeline, namespace)?;
             let matcher = pipeline.head().matcher.map(|matcher| &**matcher);
             crate::plan::text::check_collection(matcher, &namespace.to_string())?;
@@ -217,6 +223,7 @@ impl Db {
             );
             return self.run_at(&under, &joined, cx, depth + 1);
         }
+        pipeline.check_metadata()?;
         let (executor, done) = self.plan(&collection, pipeline, cx)?;
         self.summary.lock().get_or_insert_with(|| executor.plan().summary());
         Ok(pipeline.open_from(done, Box::new(executor), &shared))

@@ -35,6 +35,8 @@ impl Default for Limits {
 pub struct Cx<'c> {
     /// Memory and time.
     pub limits: Limits,
+    /// Whether stages with pipelines inside keep those' figures ([`Figures::parts`](crate::Figures::parts)). Only explain wants them.
+    pub measures: bool,
     interrupt: Interrupt<'c>,
     /// Variables whose values change while a pipeline runs: the `let` of enclosing `$lookup` stages.
     variables: Vec<(Slot, OwnedValue)>,
@@ -45,7 +47,8 @@ impl<'c> Cx<'c> {
     /// A context without variables. `interrupt` gives the error to end with, if the operation was killed or is out of time.
     pub fn new(limits: Limits, interrupt: Interrupt<'c>) -> Self {
         let memory_bytes = sheaf_meter::spill_bytes(limits.memory_bytes);
-        Cx { limits: Limits { memory_bytes, ..limits }, interrupt, variables: Vec::new(), worked: 0 }
+        let limits = Limits { memory_bytes, ..limits };
+        Cx { limits, measures: false, interrupt, variables: Vec::new(), worked: 0 }
     }
 
     /// The error to end with, if the operation was killed or is out of time.

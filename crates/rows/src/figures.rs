@@ -1,6 +1,7 @@
 //! Figures of operators, for explain.
 
 use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use sheaf_bson::RawDoc;
@@ -46,6 +47,8 @@ pub struct Figures {
     pub collection_scans: u64,
     /// Names of the indexes used in other collections.
     pub indexes_used: BTreeSet<String>,
+    /// Of each pipeline inside a stage that it has started: the figures of that one's input and stages, where they are measured.
+    pub parts: Vec<Vec<Figures>>,
 }
 
 impl Figures {
@@ -154,5 +157,70 @@ impl Operator for Measured {
         let (output_bytes, advanced, nanos) = (self.output_bytes, self.advanced, self.nanos);
         self.shown = Figures { output_bytes, advanced, nanos, ..own };
         Some(&mut self.shown)
+    }
+}
+
+/// Figures of operators that are gone: of one, and of those below it.
+#[derive(Clone, Default)]
+pub struct Seen(Arc<Mutex<Vec<Figures>>>);
+
+impl Seen {
+    /// All of them, the operator's own first. None before it is gone.
+    pub fn all(&self) -> Vec<Figures> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The operator's own.
+    pub fn own(&self) -> Figures {
+        self.all().into_iter().next().unwrap_or_default()
+    }
+}
+
+/// Tells the figures of an operator and those below it when it is gone, whoever it has been given to.
+pub struct Witness {
+    inner: BoxOperator,
+    seen: Seen,
+}
+
+impl Witness {
+    /// With the operator itself measured.
+    pub fn measured(inner: BoxOperator) -> Self {
+        Witness::new(Box::new(Measured::new(inner)))
+    }
+
+    /// Of an operator that has figures.
+    pub fn new(inner: BoxOperator) -> Self {
+        Witness { inner, seen: Seen::default() }
+    }
+
+    /// Where the figures will be.
+    pub fn seen(&self) -> Seen {
+        self.seen.clone()
+    }
+}
+
+impl Operator for Witness {
+    fn work(&mut self, cx: &mut Cx<'_>) -> Result<Step> {
+        self.inner.work(cx)
+    }
+
+    fn row(&self) -> Row<'_> {
+        self.inner.row()
+    }
+
+    fn metadata(&self) -> Option<RawDoc<'_>> {
+        self.inner.metadata()
+    }
+
+    fn inputs(&mut self, visit: &mut dyn FnMut(&mut dyn Operator)) {
+        visit(&mut self.inner);
+    }
+}
+
+impl Drop for Witness {
+    fn drop(&mut self) {
+        let mut seen = Vec::new();
+        report(&mut self.inner, &mut |figures| seen.push(figures.clone()));
+        *self.seen.0.lock().unwrap_or_else(PoisonError::into_inner) = seen;
     }
 }

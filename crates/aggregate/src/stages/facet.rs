@@ -2,20 +2,20 @@
 
 use std::sync::Arc;
 
-use sheaf_bson::{ArrayWriter, DocBuf, Element, RawDoc, Value};
+use sheaf_bson::{ArrayWriter, DocBuf, Element, RawDoc, Value, doc};
 use sheaf_errors::{Result, bail};
 use sheaf_expr::{Deps, FieldPath};
 use sheaf_meter::ALLOCATION;
 
 use crate::parse;
-use crate::pipeline::SharedPipeline;
+use crate::pipeline::{Pipeline, SharedPipeline};
 use crate::print;
-use sheaf_rows::{BoxOperator, Cx, Operator, Row, Step, pull};
+use sheaf_rows::{BoxOperator, Cx, Figures, Operator, Row, Seen, Step, Witness, pull};
 
 use crate::database::SharedDatabase;
 use crate::namespace::Namespace;
 use crate::outline::Outline;
-use crate::spool::Spool;
+use crate::spool::{Reading, Spool};
 use crate::stage::{Needs, Place, Reads, Shape, SharedStage, Split, Stage, StageCx, StageEntry};
 
 /// `$facet`.
@@ -91,6 +91,12 @@ pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<Sha
     Ok(vec![Arc::new(Facet { facets: parsed })])
 }
 
+impl Facet {
+    fn reads_metadata(&self) -> bool {
+        self.facets.iter().any(|(_, pipeline)| pipeline.asks_metadata)
+    }
+}
+
 impl Stage for Facet {
     fn name(&self) -> &'static str {
         "$facet"
@@ -101,13 +107,15 @@ impl Stage for Facet {
     }
 
     fn dependencies(&self, deps: &mut Deps) -> Reads {
+        let mut reads = Reads::Only;
         for (_, pipeline) in &self.facets {
+            deps.metadata.extend(pipeline.metadata());
             match pipeline.dependencies_from(0) {
                 Some(read) => deps.paths.extend(read.paths),
-                None => return Reads::All,
+                None => reads = Reads::All,
             }
         }
-        Reads::Only
+        reads
     }
 
     fn shape(&self) -> Shape<'_> {
@@ -130,26 +138,47 @@ struct FacetRun {
     input: Option<BoxOperator>,
     database: SharedDatabase,
     output: Option<DocBuf>,
+    figures: Figures,
 }
 
 impl FacetRun {
     fn new(stage: Arc<Facet>, input: BoxOperator, database: SharedDatabase) -> Self {
-        FacetRun { stage, input: Some(input), database, output: None }
+        FacetRun { stage, input: Some(input), database, output: None, figures: Figures::default() }
     }
 
-    fn run(&self, mut input: BoxOperator, cx: &mut Cx<'_>) -> Result<DocBuf> {
-        let mut output = DocBuf::new();
-        if let [(name, pipeline)] = &*self.stage.facets {
+    fn run(&mut self, mut input: BoxOperator, cx: &mut Cx<'_>) -> Result<DocBuf> {
+        let (stage, mut output) = (self.stage.clone(), DocBuf::new());
+        if let [(name, pipeline)] = &*stage.facets {
             // Nobody else needs the documents.
-            run_facet(pipeline.open(input, &self.database), name, &mut output, cx)?;
+            self.run_one(name, pipeline, input, &mut output, cx)?;
             return Ok(output);
         }
-        let mut spool = gather(&self.stage, &mut input, cx)?;
-        for (name, pipeline) in &self.stage.facets {
-            let facet = pipeline.open(Box::new(spool.read()?), &self.database);
-            run_facet(facet, name, &mut output, cx)?;
+        let mut spool = gather(&stage, &mut input, cx)?;
+        for (name, pipeline) in &stage.facets {
+            let kept = Kept { spool: spool.read()?, has_metadata: stage.reads_metadata() };
+            self.run_one(name, pipeline, Box::new(kept), &mut output, cx)?;
         }
         Ok(output)
+    }
+
+    fn run_one(
+        &mut self,
+        name: &str,
+        pipeline: &Pipeline,
+        input: BoxOperator,
+        output: &mut DocBuf,
+        cx: &mut Cx<'_>,
+    ) -> Result<()> {
+        if !cx.measures {
+            return run_facet(pipeline.open(input, &self.database), name, output, cx);
+        }
+        let input = Witness::measured(input);
+        let mut seen = vec![input.seen()];
+        let (facet, stages) = pipeline.open_measured(0, Box::new(input), &self.database);
+        seen.extend(stages);
+        run_facet(facet, name, output, cx)?;
+        self.figures.parts.push(seen.iter().map(Seen::own).collect());
+        Ok(())
     }
 }
 
@@ -161,6 +190,7 @@ fn gather(stage: &Facet, input: &mut BoxOperator, cx: &mut Cx<'_>) -> Result<Spo
         let first = |path: &String| path.split('.').next().unwrap_or("").to_owned();
         deps.paths.iter().map(first).collect()
     });
+    let has_metadata = stage.reads_metadata();
     let mut spool = Spool::new(cx)?;
     while pull(input, cx)? {
         let document = input.row().document();
@@ -173,10 +203,47 @@ fn gather(stage: &Facet, input: &mut BoxOperator, cx: &mut Cx<'_>) -> Result<Spo
                 document.iter().filter(wanted).for_each(|element| _ = out.append_element(element));
             }),
         };
+        let kept = if has_metadata {
+            let metadata = input.metadata().unwrap_or(RawDoc::EMPTY);
+            doc! { "document": &kept, "metadata": metadata }
+        } else {
+            kept
+        };
         spool.add(kept, cx)?;
         cx.check_interrupt()?;
     }
     Ok(spool)
+}
+
+/// The documents that were kept for all facets, those with metadata as two.
+struct Kept {
+    spool: Reading,
+    has_metadata: bool,
+}
+
+impl Kept {
+    fn part(&self, name: &str) -> Option<RawDoc<'_>> {
+        self.spool.row().doc?.get(name)?.as_doc()
+    }
+}
+
+impl Operator for Kept {
+    fn work(&mut self, cx: &mut Cx<'_>) -> Result<Step> {
+        self.spool.work(cx)
+    }
+
+    fn row(&self) -> Row<'_> {
+        match self.has_metadata {
+            true => self.part("document").map_or(Row::default(), Row::of),
+            false => self.spool.row(),
+        }
+    }
+
+    fn metadata(&self) -> Option<RawDoc<'_>> {
+        self.part("metadata").filter(|_| self.has_metadata)
+    }
+
+    fn inputs(&mut self, _visit: &mut dyn FnMut(&mut dyn Operator)) {}
 }
 
 /// Pulls a facet to its end and writes what came as the output's field.
@@ -219,5 +286,9 @@ impl Operator for FacetRun {
         if let Some(input) = &mut self.input {
             visit(input);
         }
+    }
+
+    fn figures(&mut self) -> Option<&mut Figures> {
+        Some(&mut self.figures)
     }
 }

@@ -52,6 +52,10 @@ impl Stage for SetMetadata {
         Reads::AndPassesOn
     }
 
+    fn sets_metadata(&self) -> Option<&str> {
+        Some(&self.name)
+    }
+
     fn keeps_count(&self) -> bool {
         true
     }

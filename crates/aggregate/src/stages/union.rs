@@ -11,9 +11,9 @@ use crate::namespace::Namespace;
 use crate::outline::{self, Outline};
 use crate::parse;
 use crate::pipeline::SharedPipeline;
-use crate::stage::{Needs, Place, Reads, SharedStage, Split, Stage, StageCx, StageEntry};
+use crate::stage::{Needs, Place, Reads, Shape, SharedStage, Split, Stage, StageCx, StageEntry};
 use sheaf_expr::Deps;
-use sheaf_rows::{BoxOperator, Cx, Operator, Row, Step};
+use sheaf_rows::{BoxOperator, Cx, Figures, Operator, Row, Step};
 
 /// `$unionWith`.
 pub(crate) const UNION_WITH: StageEntry =
@@ -85,6 +85,10 @@ impl Stage for Union {
         Reads::All
     }
 
+    fn shape(&self) -> Shape<'_> {
+        Shape::Union { from: self.from.as_ref(), pipeline: &self.pipeline }
+    }
+
     fn foreign_namespaces(&self, found: &mut Vec<Namespace>) {
         found.extend(self.from.clone());
         self.pipeline.foreign_namespaces(found);
@@ -102,11 +106,12 @@ struct UnionRun {
     input: BoxOperator,
     /// What gives the other documents, once the input's are given.
     other: Option<BoxOperator>,
+    figures: Figures,
 }
 
 impl UnionRun {
     fn new(stage: Arc<Union>, input: BoxOperator, database: SharedDatabase) -> Self {
-        UnionRun { stage, database, input, other: None }
+        UnionRun { stage, database, input, other: None, figures: Figures::default() }
     }
 
     fn open_other(&self, cx: &mut Cx<'_>) -> Result<BoxOperator> {
@@ -128,6 +133,10 @@ impl Operator for UnionRun {
             return Ok(step);
         }
         self.other = Some(self.open_other(cx)?);
+        if cx.measures {
+            // That it was started is all that explain wants to know: it runs the pipeline by itself.
+            self.figures.parts.push(Vec::new());
+        }
         Ok(Step::More)
     }
 
@@ -144,5 +153,9 @@ impl Operator for UnionRun {
         if let Some(other) = &mut self.other {
             visit(other);
         }
+    }
+
+    fn figures(&mut self) -> Option<&mut Figures> {
+        Some(&mut self.figures)
     }
 }

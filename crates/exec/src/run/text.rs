@@ -33,7 +33,8 @@ impl Operator for TextMatch {
             None => None,
         };
         let Some(score) = score else { return Ok(self.figures.count(Step::More)) };
-        self.metadata = DocBuf::new().with("textScore", score);
+        // The one is also what the other asks for.
+        self.metadata = DocBuf::new().with("textScore", score).with("score", score);
         Ok(self.figures.count(Step::Row))
     }
 

@@ -152,8 +152,9 @@ impl SortPattern {
         for part in &self.parts {
             match &part.on {
                 SortOn::Path(path) => _ = deps.paths.insert(path.dotted().to_owned()),
-                SortOn::Meta(kind) if &**kind == "textScore" => _ = deps.metadata.insert("textScore"),
-                SortOn::Meta(_) => {}
+                SortOn::Meta(kind) => {
+                    deps.metadata.extend(METADATA.iter().find(|known| **known == &**kind));
+                }
             }
         }
     }
@@ -174,6 +175,10 @@ impl SortPattern {
         })
     }
 }
+
+/// The metadata that can be sorted by.
+const METADATA: &[&str] =
+    &["textScore", "randVal", "searchScore", "vectorSearchScore", "geoNearDistance", "score"];
 
 /// -1 or 1, by mongod's reading of it as an int32: the fraction of a double is dropped, a decimal is rounded. True
 /// for -1.
@@ -200,10 +205,9 @@ fn parse_part(element: Element<'_>) -> Result<SortPart> {
             bail!(Code::FAILED_TO_PARSE, "Cannot have additional keys in a $meta sort specification");
         }
         return match first.value() {
-            Value::String(
-                kind @ ("textScore" | "randVal" | "searchScore" | "vectorSearchScore" | "geoNearDistance"
-                | "score"),
-            ) => Ok(SortPart { on: SortOn::Meta(kind.into()), descending: true }),
+            Value::String(kind) if METADATA.contains(&kind) => {
+                Ok(SortPart { on: SortOn::Meta(kind.into()), descending: true })
+            }
             _ => bail!(31138, "Illegal $meta sort: {}", sheaf_bson::element_text(name, value)),
         };
     }

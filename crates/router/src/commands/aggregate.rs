@@ -247,6 +247,7 @@ impl<'b> Plan<'b> {
         if body.get("explain").is_some_and(|flag| flag.truthy()) {
             return super::explain::pipeline(op, body, self);
         }
+        self.pipeline.check_metadata()?;
         let Some(split) = self.split() else {
             bail!(Code::COMMAND_NOT_SUPPORTED, "This version does not run this pipeline over several shards");
         };

@@ -108,6 +108,14 @@ fn method<'a>(combination: &Fields<'a>) -> Result<Option<Value<'a>>> {
     Ok(expression)
 }
 
+/// Whether a `$score` among the stages tells how it came by its score.
+fn gives_details(stages: RawDoc<'_>) -> bool {
+    stages.values().any(|stage| {
+        let score = stage.as_doc().and_then(|stage| stage.get("$score")).and_then(|score| score.as_doc());
+        score.and_then(|score| score.get("scoreDetails")).is_some_and(|details| details.truthy())
+    })
+}
+
 fn scored(name: &str, input: &Input<'_>, options: &Options<'_>) -> Vec<DocBuf> {
     let mut part: Vec<DocBuf> =
         input.stages.values().filter_map(|stage| stage.as_doc().map(DocBuf::from)).collect();
@@ -124,7 +132,7 @@ fn scored(name: &str, input: &Input<'_>, options: &Options<'_>) -> Vec<DocBuf> {
     part.push(doc! { "$addFields": { (score.as_str()): { "$multiply": [&normal, input.weight] } } });
     if options.details {
         let (place, details) = (field(name, "rawScore"), field(name, "scoreDetails"));
-        let inner = if has_own {
+        let inner = if gives_details(input.stages) {
             doc! { "details": { "$ifNull": [{ "$meta": "scoreDetails" }, []] } }
         } else {
             doc! { "details": [] }

@@ -1,6 +1,7 @@
 //! What `serverStatus` shows of every server, whatever its role. A role lists its sections, these among them.
 
-use sheaf_bson::{DocWriter, RawDoc, Value};
+use sheaf_bson::{DocBuf, DocWriter, RawDoc, Value};
+use sheaf_errors::{Code, Result, bail};
 
 use crate::cursors::CursorCounts;
 use crate::front::Front;
@@ -26,12 +27,45 @@ pub fn head(front: &Front, process: &str, service: &str, doc: &mut Doc<'_>) {
     doc.append("localTime", Value::DateTime(front.clock.now_millis()));
 }
 
-/// Writes those sections that the command asks for: all but those that it names with 0, or with `all: 0` those that it names.
-pub fn sections<R>(command: RawDoc<'_>, list: impl Iterator<Item = Section<R>>, role: &R, doc: &mut Doc<'_>) {
-    let all_off = command.get("all").is_some_and(|all| !all.truthy());
+/// Writes those sections that the command asks for: all but those that it names with 0; with `none: 1` those that it names, and
+/// with `all: 1` all. Of the metrics it may name single ones that it does without.
+///
+/// Errors: `InvalidOptions`.
+pub fn sections<R>(
+    command: RawDoc<'_>,
+    list: impl Iterator<Item = Section<R>>,
+    role: &R,
+    doc: &mut Doc<'_>,
+) -> Result<()> {
+    let is_set = |name| command.get(name).is_some_and(|flag| flag.truthy());
+    let (all, none) = (is_set("all"), is_set("none"));
+    if all && none {
+        bail!(Code::INVALID_OPTIONS, "Cannot provide both 'all' and 'none' options");
+    }
     for (name, fill) in list {
-        if command.get(name).map_or(!all_off, |wanted| wanted.truthy()) {
-            fill(role, &mut doc.document(name));
+        match command.get(name) {
+            Some(Value::Document(without)) if name == "metrics" => {
+                let section = DocBuf::build(|out| fill(role, out));
+                write_without(section.as_raw(), without, &mut doc.document(name));
+            }
+            wanted if all || wanted.map_or(!none, |wanted| wanted.truthy()) => {
+                fill(role, &mut doc.document(name));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Writes what is in a section, but for what is named with 0.
+fn write_without(section: RawDoc<'_>, without: RawDoc<'_>, out: &mut Doc<'_>) {
+    for field in section.iter() {
+        match (without.get(field.key()), field.value()) {
+            (Some(Value::Document(without)), Value::Document(inner)) => {
+                write_without(inner, without, &mut out.document(field.key()));
+            }
+            (Some(wanted), _) if !wanted.truthy() => {}
+            _ => _ = out.append_element(field),
         }
     }
 }

@@ -3,6 +3,7 @@
 mod clustered;
 pub mod pipeline;
 mod print;
+mod shown;
 mod stages;
 
 use std::sync::Arc;
@@ -383,7 +384,7 @@ fn fast_count(query: &Query, namespace: &str, collection: &Collection, verbosity
             {
                 let mut plan = out.document("executionStages");
                 plan.append("isCached", false);
-                stages::fast_count(&mut plan, collection.count());
+                stages::fast_count(&mut plan, collection.count(), query);
             }
             if verbosity == Verbosity::AllPlansExecution {
                 drop(out.array("allPlansExecution"));

@@ -1,6 +1,6 @@
 //! The stages of a pipeline as explain prints them.
 
-use sheaf_aggregate::{Pipeline, Shape, SharedStage};
+use sheaf_aggregate::{Pipeline, SharedStage};
 use sheaf_bson::{Bump, DocBuf, DocWriter, RawDoc, Value, doc};
 use sheaf_expr::{Expr, ParseCx};
 
@@ -71,24 +71,14 @@ fn given(spec: &sheaf_bson::ArrayBuf, fresh: &dyn Fn() -> ParseCx) -> Vec<(Strin
 
 /// A stage of which more is known than what was given.
 fn own(stage: &SharedStage, given: &DocBuf, fresh: &dyn Fn() -> ParseCx) -> Option<DocBuf> {
-    match (stage.name(), stage.shape()) {
+    match stage.name() {
         // It may have been given as `$bucket` or `$sortByCount`.
-        ("$group", _) => {
+        "$group" => {
             let spec = stage.spec()?;
             let spec = spec.as_raw().get("$group")?.as_doc()?;
             Some(DocBuf::build(|out| group(&mut out.document("$group"), spec, fresh)))
         }
-        (_, Shape::Facet(facets)) => Some(DocBuf::build(|out| {
-            let mut out = out.document("$facet");
-            for (name, pipeline) in facets {
-                let mut out = out.array(name);
-                drop(out.document().document("$internalFacetTeeConsumer"));
-                for document in stages(pipeline, 0, fresh).iter().flatten() {
-                    out.push(document);
-                }
-            }
-        })),
-        ("$merge", _) => {
+        "$merge" => {
             let target = stage.target_namespace()?;
             Some(merge(doc! { "db": &target.database, "coll": &target.collection }, given, fresh))
         }

@@ -60,6 +60,7 @@ pub fn write_top(
         Top::Delete { multi: true } => "BATCHED_DELETE",
         Top::DeleteMeasurements { .. } => "TS_MODIFY",
     };
+    let counted = matches!(top, Top::Count).then(|| Counted::of(plan));
     out.append("stage", name);
     if let (Top::DeleteMeasurements { multi, buckets, residual }, None) = (top, stats) {
         write_measurements(out, multi, buckets, residual);
@@ -79,7 +80,10 @@ pub fn write_top(
         );
         let n = rows.taken as i32;
         match top {
-            Top::Count => out.append("nCounted", n).append("nSkipped", 0),
+            Top::Count => {
+                let skipped = counted.as_ref().map_or(0, |counted| counted.skipped(stats));
+                out.append("nCounted", n).append("nSkipped", skipped as i32)
+            }
             Top::Update { upsert, .. } => out
                 .append("nMatched", n)
                 .append("nWouldModify", rows.changed as i32)
@@ -92,7 +96,38 @@ pub fn write_top(
             Top::Find => out,
         };
     }
-    write(&mut out.document("inputStage"), plan, stats, &mut At::top(of));
+    let (plan, operator) = counted.map_or((plan, 0), |counted| (counted.plan, counted.operators));
+    write(&mut out.document("inputStage"), plan, stats, &mut At { operator, ..At::top(of) });
+}
+
+/// What a count is of: it skips, and stops, by itself.
+struct Counted<'p> {
+    plan: &'p PlanNode,
+    /// Those above it.
+    operators: usize,
+    skips: Option<usize>,
+}
+
+impl<'p> Counted<'p> {
+    fn of(mut plan: &'p PlanNode) -> Self {
+        let (mut operators, mut skips) = (0, None);
+        loop {
+            plan = match plan {
+                PlanNode::Limit { input, .. } => input,
+                PlanNode::Skip { input, .. } => {
+                    skips = Some(operators);
+                    input
+                }
+                _ => return Counted { plan, operators, skips },
+            };
+            operators += 1;
+        }
+    }
+
+    fn skipped(&self, stats: &[Figures]) -> u64 {
+        let given = |operator: usize| stats.get(operator).map_or(0, |figures| figures.advanced);
+        self.skips.map_or(0, |skip| given(skip + 1).saturating_sub(given(skip)))
+    }
 }
 
 /// Which measurements a `TS_MODIFY` is about.
@@ -102,10 +137,12 @@ fn write_measurements(out: Out<'_, '_>, multi: bool, buckets: RawDoc<'_>, residu
 }
 
 /// The counter of a whole collection.
-pub fn fast_count(out: Out<'_, '_>, n: u64) {
+pub fn fast_count(out: Out<'_, '_>, n: u64, query: &Query) {
+    let left = n.saturating_sub(query.skip);
+    let counted = query.limit.map_or(left, |limit| left.min(limit));
     out.append("stage", "RECORD_STORE_FAST_COUNT");
     figures(out, &Figures { works: 1, eof: true, ..Figures::default() });
-    out.append("nCounted", n as i32).append("nSkipped", 0);
+    out.append("nCounted", counted as i32).append("nSkipped", (n - left) as i32);
 }
 
 fn express(out: Out<'_, '_>, stats: Option<&[Figures]>, of: Of<'_>) {

@@ -29,13 +29,15 @@ const SECTIONS: &[Section<Router>] = &[
     ("transportSecurity", |router, doc| sheaf_front::tls::control::write_versions(router, doc)),
 ];
 
-/// `{serverStatus: 1, <section>: 0}`.
+/// `{serverStatus: 1, all | none: 1, <section>: 0 | 1}`.
 pub fn run<'a>(_: &mut Args<'a>, op: &Operation<'a>) -> Result<Reply> {
     let router: &Router = op.router;
-    Ok(Reply::with_capacity(4096).with_fields(|doc| {
+    let mut written = Ok(());
+    let reply = Reply::with_capacity(4096).with_fields(|doc| {
         status::head(router, "mongos", "router", doc);
-        status::sections(op.body(), SECTIONS.iter().copied(), router, doc);
-    }))
+        written = status::sections(op.body(), SECTIONS.iter().copied(), router, doc);
+    });
+    written.map(|()| reply)
 }
 
 fn sessions(router: &Router, doc: &mut Doc<'_>) {

@@ -121,7 +121,7 @@ impl Script {
                     self.cursor = id;
                     masked.append("id", "<cursor>");
                 }
-                Value::Int32(_) if TIMES.contains(&field.key()) => {
+                Value::Int32(_) | Value::Int64(_) if TIMES.contains(&field.key()) => {
                     masked.append(field.key(), "<time>");
                 }
                 value => {

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use sheaf_aggregate::{Namespace, Pipeline};
-use sheaf_bson::{ArrayBuf, Bump, DocBuf, DocWriter, RawDoc, Timestamp, Value};
+use sheaf_bson::{ArrayBuf, Bump, DocWriter, RawDoc, Timestamp, Value};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_exec::database::{hint_below, resolve_view};
 pub use sheaf_exec::explain::Verbosity;
 use sheaf_exec::explain::pipeline::PipelineOf;
-use sheaf_exec::explain::{Explained, Rows, Top, WouldModify, explain};
+use sheaf_exec::explain::{Rows, Top, WouldModify, explain};
 use sheaf_exec::plan::Query;
 use sheaf_exec::plan::query::Hint;
 use sheaf_exec::plan::shape::QueryShape;
@@ -339,7 +339,7 @@ impl Explain<'_> {
         let explained = explain(query, namespace, on, &mut cx, self.verbosity, top, would_modify)?;
         let mut reply = Reply::with_capacity(4096).with("explainVersion", "1");
         reply.fill(|out| {
-            write_explained(out, &explained);
+            explained.write(out);
             tail(out, op, self.command);
         });
         Ok(reply)
@@ -401,36 +401,12 @@ fn explain_pipeline(
     reply.fill(|out| {
         match (&explained.cursor, explained.stages.is_empty()) {
             // A pipeline that only finds is shown as a find.
-            (Some(cursor), true) => write_explained(out, cursor),
-            (cursor, _) => write_stages(out, cursor.as_ref(), &explained.stages),
+            (Some(cursor), true) => cursor.write(out),
+            _ => _ = out.append("stages", &explained.documents()),
         }
         tail(out, op, body);
     });
     Ok(reply)
-}
-
-fn write_explained(out: &mut DocWriter<'_, Vec<u8>>, explained: &Explained) {
-    out.append("queryPlanner", &explained.planner);
-    if let Some(execution) = &explained.execution {
-        out.append("executionStats", execution);
-    }
-}
-
-fn write_stages(out: &mut DocWriter<'_, Vec<u8>>, cursor: Option<&Explained>, rest: &[DocBuf]) {
-    let mut stages = out.array("stages");
-    if let Some(explained) = cursor {
-        let mut stage = stages.document();
-        write_explained(&mut stage.document("$cursor"), explained);
-        if let Some(execution) = explained.execution.as_ref().map(DocBuf::as_raw) {
-            let number = |doc: RawDoc<'_>, name| doc.get(name).and_then(|v| v.as_exact_i64()).unwrap_or(0);
-            let plan = execution.get("executionStages").and_then(|v| v.as_doc()).unwrap_or(RawDoc::EMPTY);
-            stage.append("nReturned", number(execution, "nReturned"));
-            stage.append("executionTimeMillisEstimate", number(plan, "executionTimeMillisEstimate"));
-        }
-    }
-    for stage in rest {
-        stages.push(stage);
-    }
 }
 
 /// What every explain ends with.

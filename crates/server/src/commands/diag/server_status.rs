@@ -13,7 +13,7 @@ use crate::node::Node;
 use crate::op::Operation;
 use crate::reply::Reply;
 
-/// `{serverStatus: 1, <section>: 0 | 1}`.
+/// `{serverStatus: 1, all | none: 1, <section>: 0 | 1}`.
 pub struct ServerStatus<'a> {
     body: sheaf_bson::RawDoc<'a>,
 }
@@ -85,15 +85,16 @@ impl<'a> Command<'a, Operation<'a>> for ServerStatus<'a> {
     fn run(self, op: &Operation<'a>) -> Result<Reply> {
         let node: &Node = op.node();
         let mut reply = Reply::with_capacity(8192);
+        let mut written = Ok(());
         reply.fill(|doc| {
             status::head(node, "mongod", "shard", doc);
             let in_set = node.replica().is_some();
             let in_cluster = node.sharding().is_some();
             let list = SECTIONS.iter().filter(|(name, _)| in_set || !ONLY_IN_SETS.contains(name));
             let list = list.filter(|(name, _)| in_cluster || *name != "shardingStatistics");
-            status::sections(self.body, list.copied(), node, doc);
+            written = status::sections(self.body, list.copied(), node, doc);
         });
-        Ok(reply)
+        written.map(|()| reply)
     }
 }
 

@@ -75,6 +75,10 @@ impl Sequencer for Replica {
         });
     }
 
+    fn refused(&self) {
+        self.with(|core| core.refused());
+    }
+
     fn durable(&self, seq: u64) {
         let applied = self.applied_seq.load(Ordering::Acquire);
         assert!(seq <= applied, "unit {seq} is told to be durable, and {applied} is the last one applied");

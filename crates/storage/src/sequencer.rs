@@ -41,6 +41,9 @@ pub trait Sequencer: Send + Sync {
     /// A unit that was taken could not be applied; it is the next one again. What of its entries is in the log stays.
     fn put_back(&self, unit: LogUnit);
 
+    /// The log has no room for a unit that was taken. It is tried again.
+    fn refused(&self) {}
+
     /// Everything up to this unit survives a crash of the machine.
     fn durable(&self, seq: u64);
 

@@ -36,7 +36,7 @@ impl Member {
 
     /// One tick of raft-rs: heartbeats and the check for a quorum of a primary, the lease of the others.
     pub(super) fn tick_raft(&mut self) {
-        let useless = self.is_stalled() || !self.hears_majority();
+        let useless = self.is_stalled() && !self.leaves_to_another() || !self.hears_majority();
         if let Some(raft) = &mut self.raft {
             raft.tick();
             if useless
@@ -49,6 +49,23 @@ impl Member {
             }
         }
         self.after_step();
+    }
+
+    /// A primary whose disk takes nothing offers the lead, once, to a member that can have it: the others hear this one, and would wait for
+    /// another election time-out. Whether an offer may be taken yet.
+    fn leaves_to_another(&mut self) -> bool {
+        if self.is_handing_over() {
+            return true;
+        }
+        let (false, Some(successor)) = (self.leading.as_ref().is_none_or(|l| l.offered), self.successor(0.0))
+        else {
+            return false;
+        };
+        if let Some(leading) = &mut self.leading {
+            leading.offered = true;
+        }
+        self.hand_over_to(successor);
+        true
     }
 
     /// Whether a majority of the voters was heard of within the election time-out: before the others can elect
@@ -181,10 +198,11 @@ impl Member {
             && !self.pending.iter().any(|pending| pending.rollback || pending.install)
     }
 
-    /// Whether the disk has not taken something for as long as an election time-out.
+    /// Whether the disk has not taken something for as long as an election time-out, or a tenth of it where it says that it does not.
     pub(super) fn is_stalled(&self) -> bool {
         let timeout = self.election_timeout();
         self.pending.front().is_some_and(|pending| self.now >= pending.since + timeout)
+            || self.refused_since.is_some_and(|since| self.now >= since + timeout / 10)
     }
 
     /// The best member to hand the lead to: of the highest priority, then the furthest.

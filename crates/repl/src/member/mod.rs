@@ -174,6 +174,8 @@ pub struct Member {
     frozen_until: u64,
     maintenance: u32,
     syncing: bool,
+    /// Since when the log takes nothing, and says so.
+    refused_since: Option<u64>,
     leading: Option<Leading>,
     elections: Elections,
     hints: Hints,
@@ -263,6 +265,7 @@ impl Member {
             frozen_until: 0,
             maintenance: 0,
             syncing: false,
+            refused_since: None,
             leading: None,
             hints: Hints::default(),
             listening: Listening::default(),

@@ -21,9 +21,15 @@ const ASK_AGAIN_MILLIS: u64 = 2000;
 const TIMES_MAX: usize = 1 << 16;
 
 impl Member {
+    /// The log has refused what was to be written. It is tried again; if that goes on, another member is to lead.
+    pub fn refused(&mut self) {
+        self.refused_since.get_or_insert(self.now);
+    }
+
     /// Everything up to `seq` is in the log.
     pub fn written(&mut self, seq: u64) {
         self.check_reported(seq);
+        self.refused_since = None;
         if let Some((last, time)) = self.last_of(seq) {
             self.positions.written = last;
             self.positions.times[0] = time;
@@ -404,7 +410,8 @@ impl Member {
         let term = raft.raft.term;
         let takeover_at = if self.is_primary() { self.now + self.election_timeout() } else { self.now };
         self.forget_windows();
-        self.leading = Some(Leading { term, begin, since: self.now, takeover_at, hand_over_until: 0 });
+        self.leading =
+            Some(Leading { term, begin, since: self.now, takeover_at, hand_over_until: 0, offered: false });
         self.note_won();
         self.commit_at_install = self.commit_at_install.max(self.commit.index);
         for peer in self.peers.values_mut() {

@@ -95,7 +95,7 @@ impl Core {
 
     /// Appends this member's own unit, and gives it back.
     pub(crate) fn append_own(&self, sequencer: &dyn Sequencer, unit: LogUnit) -> Result<LogUnit> {
-        match self.append_entries(&unit.entries, &|| !sequencer.takes_writes()) {
+        match self.append_entries(sequencer, &unit.entries, &|| !sequencer.takes_writes()) {
             Ok(()) => Ok(unit),
             Err(error) => {
                 sequencer.put_back(unit);
@@ -138,7 +138,7 @@ impl Core {
         unit: LogUnit,
         gives_up: &dyn Fn() -> bool,
     ) -> Result<()> {
-        if let Err(error) = self.append_entries(&unit.entries, gives_up) {
+        if let Err(error) = self.append_entries(sequencer, &unit.entries, gives_up) {
             sequencer.put_back(unit);
             return Err(error);
         }
@@ -197,7 +197,12 @@ impl Core {
     /// replaced. Entries that are there from an earlier attempt are passed over.
     ///
     /// Errors: `InterruptedDueToReplStateChange` if there is no room and `gives_up`.
-    fn append_entries(&self, entries: &[LogEntry], gives_up: &dyn Fn() -> bool) -> Result<()> {
+    fn append_entries(
+        &self,
+        sequencer: &dyn Sequencer,
+        entries: &[LogEntry],
+        gives_up: &dyn Fn() -> bool,
+    ) -> Result<()> {
         let Some(log) = self.durability.log() else { impossible!("a member of a set has no log") };
         let last = log.last().index;
         let entries = &entries[entries.partition_point(|entry| entry.index <= last)..];
@@ -220,6 +225,7 @@ impl Core {
                 }
                 Err(error) => {
                     tracing::error!(%error, "the log cannot be appended to; trying again");
+                    sequencer.refused();
                     (self.base.options.block)(&mut || {
                         std::thread::sleep(std::time::Duration::from_millis(200))
                     });

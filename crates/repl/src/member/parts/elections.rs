@@ -13,6 +13,8 @@ pub struct Leading {
     pub takeover_at: u64,
     /// Until when the member that was offered the lead may take it.
     pub hand_over_until: u64,
+    /// Whether the lead was offered because the disk takes nothing.
+    pub offered: bool,
 }
 
 /// Why a member stood for election, in mongod's words.

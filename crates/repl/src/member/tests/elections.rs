@@ -74,6 +74,25 @@ fn an_isolated_secondary_disturbs_nobody_when_it_returns() {
 }
 
 #[test]
+fn a_primary_whose_disk_takes_nothing_hands_over() {
+    // One whose disk says nothing is believed for as long as the time-out; one that refuses is not.
+    for (says_so, millis) in [(false, 10_500), (true, 1500)] {
+        let mut set = three();
+        set.run(10_000);
+        set.node(0).stands_still = true;
+        let at = set.propose(0);
+        if says_so {
+            set.member(0).refused();
+        }
+        set.run(millis - 700);
+        assert_eq!(set.primary(), Some(0), "a disk may be slow for a moment");
+        set.run(700);
+        let next = set.primary().expect("the others are there, and have room");
+        assert!(next != 0 && set.member(next).commit_point() >= at, "{next}");
+    }
+}
+
+#[test]
 fn a_lost_connection_shortens_the_election() {
     let mut set = three();
     set.run(10_000);

@@ -31,6 +31,8 @@ struct Node {
     fetch: Option<(u64, u64, u64)>,
     /// What it asks its disk for is read at once.
     reads: bool,
+    /// Its disk takes nothing.
+    stands_still: bool,
 }
 
 /// A set whose members are named m0, m1, ...
@@ -87,6 +89,7 @@ impl Set {
             refused: Vec::new(),
             fetch: None,
             reads: false,
+            stands_still: false,
         };
         self.nodes.insert(host(number), node);
     }
@@ -170,6 +173,7 @@ impl Set {
         let node = self.nodes.get_mut(host).unwrap();
         match effect {
             Effect::Send { host: to, envelope } => self.messages.push_back((host.clone(), to, envelope)),
+            Effect::Persist(_) if node.stands_still => {}
             Effect::Persist(persist) => {
                 if let Some(rollback) = persist.rollback {
                     node.log.truncate(rollback.keep.index as usize);

@@ -45,7 +45,7 @@ const ASK: Duration = Duration::from_millis(20);
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// How long the config servers may take where what is known serves as well.
-const QUICK: Duration = Duration::from_millis(500);
+pub const QUICK: Duration = Duration::from_millis(500);
 
 /// Where a database lives, and when that was asked for.
 #[derive(Clone)]
@@ -417,8 +417,13 @@ impl Directory {
 
 /// Goes on for [`QUICK`] at the longest.
 fn in_time(go_on: GoOn<'_>) -> impl Fn() -> Result<()> {
+    no_longer_than(QUICK, go_on)
+}
+
+/// Goes on for so long, and then ends with `NetworkTimeout`: for what can be done without.
+pub fn no_longer_than(most: Duration, go_on: GoOn<'_>) -> impl Fn() -> Result<()> {
     let began = Instant::now();
-    move || match began.elapsed() < QUICK {
+    move || match began.elapsed() < most {
         true => go_on(),
         false => Err(Error::new(Code::NETWORK_TIMEOUT, "no answer in time")),
     }

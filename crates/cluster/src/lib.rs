@@ -24,7 +24,7 @@ pub use address::SetAddress;
 pub use call::{Answer, Asker, Call};
 pub use clock::Clock;
 pub use collections::{Believed, Figures, Sharded, chunk_of};
-pub use directory::{CONFIG_SHARD, Directory, GoOn, Shard, first_batch, run};
+pub use directory::{CONFIG_SHARD, Directory, GoOn, QUICK, Shard, first_batch, no_longer_than, run};
 pub use failure::{error_in, for_client, is_not_primary, unreachable};
 pub use preference::{LOCAL_THRESHOLD, Mode, Preference};
 pub use reach::{ELECTION, Patience, ask_together, run_on_each};

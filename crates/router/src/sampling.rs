@@ -140,6 +140,13 @@ impl Router {
             let row = row.as_raw();
             return collection(row.get("uuid"), row.get("defaultCollation"));
         }
+        self.named_at_home(db, name, go_on)
+    }
+
+    /// What a name stands for that is not in the directory, by the primary shard of its database.
+    ///
+    /// Errors: those of asking.
+    pub(crate) fn named_at_home(&self, db: &str, name: &str, go_on: GoOn<'_>) -> Result<Named> {
         let Some(mut shard) = self.directory.database(db, go_on)? else { return Ok(Named::Nothing) };
         loop {
             let list = doc! { "listCollections": 1, "filter": { "name": name } };

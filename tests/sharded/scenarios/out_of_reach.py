@@ -195,3 +195,33 @@ def a_shard_is_told_of_parameters_before_it_is_one(cluster):
         refused(8, lambda: client.admin.command("addShard", address))
         assert [shard["_id"] for shard in client.admin.command("listShards")["shards"]] == ["shard0"]
         assert client.admin.command("addShard", address)["shardAdded"] == "shard1"
+
+
+@alone(shards=2, members=1, routers=1)
+def what_is_known_serves_without_config_servers(cluster):
+    """A change stream opens on the shards that are known, and a pipeline on what is not sharded asks its own shard about it."""
+    with cluster.client(0) as client:
+        spread_evenly(client, "alone.plants")
+        client.alone.beds.insert_one({"k": 1})
+        join = [{"$lookup": {"from": "plants", "localField": "k", "foreignField": "k", "as": "all"}}]
+        union = [{"$unionWith": "plants"}]
+
+        def joined():
+            return len(list(client.alone.beds.aggregate(join))[0]["all"]), len(list(client.alone.beds.aggregate(union)))
+
+        assert joined() == (1, 101)
+        opened = client.alone.plants.watch(max_await_time_ms=100)
+        config = cluster.config.servers[0]
+        stand_still(config.process)
+        try:
+            assert within(10, joined) == (1, 101)
+            with within(12, lambda: client.alone.plants.watch(max_await_time_ms=100)) as stream:
+                # For long enough that who watches for new shards is looked for again.
+                for k in (200, 201, 202):
+                    client.alone.plants.insert_one({"k": k})
+                    for told in (stream, opened):
+                        assert within(5, lambda: next(told))["fullDocument"]["k"] == k
+                    time.sleep(6)
+        finally:
+            os.kill(config.process.pid, signal.SIGCONT)
+            opened.close()

@@ -220,7 +220,13 @@ impl<'b> Plan<'b> {
             return Ok(known.clone());
         }
         let Namespace { database, collection } = &self.namespace;
-        let found = op.blocking(|| op.router.named(database, collection, &|| op.check_interrupt()))?;
+        let (router, go_on) = (op.router, || op.check_interrupt());
+        // Whoever takes it for one that the directory does not have is told by its shard if that is wrong.
+        let believed = router.directory.known_collection(&self.namespace.to_string());
+        let found = op.blocking(|| match believed.is_some_and(|believed| believed.sharded.is_none()) {
+            true => router.named_at_home(database, collection, &go_on),
+            false => router.named(database, collection, &go_on),
+        })?;
         match found {
             Named::Collection { collation: Some(collation), .. }
             | Named::View { collation: Some(collation) } => Collator::parse(collation.as_raw()),

@@ -7,6 +7,7 @@ use parking_lot::Mutex;
 use sheaf_aggregate::stages::change_stream::{ChangeStream, ResumeToken, Start};
 use sheaf_aggregate::{Namespace, Pipeline};
 use sheaf_bson::{DocBuf, RawDoc, Timestamp};
+use sheaf_cluster::{ELECTION, no_longer_than};
 use sheaf_errors::{Code, Error, Result, bail};
 use sheaf_exec::change_stream::StreamPosition;
 use sheaf_front::args::{Args, NonNegative};
@@ -102,12 +103,12 @@ fn on_all_shards(
     let opening = Opening::new(op.db(), op.body(), stream, now);
     let link = link(op);
     // What is added from here on is told; what was before is read.
-    let watch = op.blocking(|| opening.watch(&link, now.0, &go_on));
+    let watch = op.blocking(|| opening.watch(&link, now.0, &no_longer_than(ELECTION, &go_on)));
     if let Err(error) = &watch {
         go_on()?;
         tracing::debug!(%error, "a change stream does not hear of new shards");
     }
-    let inputs = op.blocking(|| shards(op, &opening, &go_on))?;
+    let inputs = op.blocking(|| shards(op, &opening, watch.is_ok(), &go_on))?;
     let token = match &stream.start {
         Start::Now => ResumeToken::high_water_mark(now.0 + 1),
         Start::At(time) => ResumeToken::high_water_mark(*time),
@@ -151,18 +152,23 @@ fn link(op: &Operation<'_>) -> Arc<Link> {
     Link::new(to, body.as_raw(), Reads { at: None, in_transaction: false, writes: false, settings: None })
 }
 
-/// Opens it on all shards that there are.
-fn shards(op: &Operation<'_>, opening: &Opening, go_on: &dyn Fn() -> Result<()>) -> Result<Vec<Input>> {
+/// Opens it on all shards that there are, or on those that are known where the config servers do not answer (`can_ask`).
+fn shards(
+    op: &Operation<'_>,
+    opening: &Opening,
+    can_ask: bool,
+    go_on: &dyn Fn() -> Result<()>,
+) -> Result<Vec<Input>> {
     let directory = &op.router.directory;
-    let names = directory.find("shards", &DocBuf::new(), go_on);
-    let all = match names {
-        Ok(names) => {
+    let ask = || directory.find("shards", &DocBuf::new(), &no_longer_than(ELECTION, go_on)).ok();
+    let all = match can_ask.then(ask).flatten() {
+        Some(names) => {
             let names = names.iter().filter_map(|shard| shard.as_raw().get("_id")?.as_str());
             let all = names.map(|name| directory.shard(name, go_on).map(Target::Shard));
             all.collect::<Result<Vec<_>>>()?
         }
-        // What is known serves while nobody answers.
-        Err(_) => directory.shards(go_on)?.into_iter().map(Target::Shard).collect(),
+        // Who is added is heard of later.
+        None => directory.shards(go_on)?.into_iter().map(Target::Shard).collect(),
     };
     if all.is_empty() {
         bail!(Code::SHARD_NOT_FOUND, "No shards found");

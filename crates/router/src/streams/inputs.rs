@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use sheaf_aggregate::stages::change_stream::ResumeToken;
 use sheaf_bson::{ArrayBuf, DocBuf, Timestamp, Value, doc};
 use sheaf_client::Message;
-use sheaf_cluster::{Asker, Call, Clock, GoOn};
+use sheaf_cluster::{Asker, Call, Clock, GoOn, QUICK, no_longer_than};
 use sheaf_errors::Result;
 
 use super::input::Input;
@@ -101,8 +101,10 @@ impl Inputs {
             self.watch_lost = Some(Instant::now());
             // What was added meanwhile is read from as far as the stream has come.
             let since = self.mark().map_or(0, |mark| mark.time);
-            self.watch = Some(self.opening.watch(&self.link, since, go_on)?);
-            for name in self.opening.shard_names(&self.link, go_on)? {
+            // The events of the shards that are known do not wait for it.
+            let in_time = no_longer_than(QUICK, go_on);
+            self.watch = Some(self.opening.watch(&self.link, since, &in_time)?);
+            for name in self.opening.shard_names(&self.link, &in_time)? {
                 self.add(&name, since, go_on)?;
             }
         }

@@ -2,13 +2,12 @@
 
 use std::sync::Arc;
 
-use sheaf_bson::Bump;
 use sheaf_errors::Result;
 use sheaf_rows::{Cx, Step};
 use sheaf_storage::Collection;
 
 use crate::plan::cache::{self, Choice};
-use crate::plan::{PlanNode, Query, choose, compared, filters};
+use crate::plan::{PlanNode, Query, choose, filters};
 use crate::run::{Executor, Reads};
 
 /// Works that a trial gives each candidate.
@@ -54,14 +53,6 @@ fn choose_plan(
     reads: &Reads,
     cx: &mut Cx<'_>,
 ) -> Result<Executor> {
-    let known;
-    let query = match query.matcher().root().has_expr() {
-        true => {
-            known = with_variables(query, cx);
-            &known
-        }
-        false => query,
-    };
     let mut plans = candidates(query, collection, reads)?;
     assert!(!plans.is_empty(), "no plan for a query on {}", collection.namespace);
     if plans.len() == 1 {
@@ -75,13 +66,6 @@ fn choose_plan(
     let shown = crate::explain::cached(query, collection, &view, &mut trial, cx.limits.now_millis);
     cache::store(query, collection, &view, &Choice::of(trial.winner.plan()), shown);
     Ok(trial.winner)
-}
-
-/// The query with the comparisons of its `$expr` as they are with the variables' present values.
-fn with_variables(query: &Query, cx: &Cx<'_>) -> Query {
-    let (matcher, arena) = (query.matcher(), Bump::new());
-    let compared = compared::of(matcher.root(), Some(&cx.env(&arena)));
-    Query { compared: Some(Arc::new(compared)), ..query.clone() }
 }
 
 /// How a trial ended.

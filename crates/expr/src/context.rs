@@ -207,7 +207,7 @@ impl ParseCx {
     }
 
     /// Whether what is parsed is part of a collection's validator.
-    pub(crate) fn is_validator(&self) -> bool {
+    pub fn is_validator(&self) -> bool {
         self.validator
     }
 

@@ -1,5 +1,7 @@
 //! `$lookup`: by equality, by a pipeline, or both.
 
+mod bound;
+
 use std::sync::Arc;
 
 use sheaf_bson::{ArrayWriter, Bump, DocBuf, OwnedValue, RawDoc, Type, Value};
@@ -11,6 +13,7 @@ use sheaf_query::matcher::Matcher;
 
 use sheaf_rows::{BoxOperator, Cx, Documents, Empty, Figures, Operator, Row, Step, let_go, pull, tally};
 
+use self::bound::BoundMatch;
 use super::unwind::Unwind;
 use crate::database::SharedDatabase;
 use crate::filters::{self, SplitFilter};
@@ -40,6 +43,8 @@ pub struct Lookup {
     pub variables: Vec<(Slot, Expr)>,
     /// What runs over the found documents.
     pub pipeline: Option<SharedPipeline>,
+    /// The pipeline's filter, if it may read variables.
+    bound: Option<BoundMatch>,
     /// How strings compare, if not by their bytes.
     collator: Option<SharedCollator>,
 }
@@ -157,16 +162,22 @@ pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<Sha
     let output = FieldPath::parse(output)?;
     let database = cx.namespace.database.clone();
     let from = spec.from.clone().unwrap_or_else(|| Namespace::new(database, ""));
-    let (variables, pipeline) = parse_pipeline(&spec, &from, cx)?;
+    let Correlated { variables, pipeline, bound } = parse_pipeline(&spec, &from, cx)?;
     let collator = cx.expr.collator().cloned();
-    Ok(vec![Arc::new(Lookup { from, output, equality, variables, pipeline, collator })])
+    Ok(vec![Arc::new(Lookup { from, output, equality, variables, pipeline, bound, collator })])
 }
 
-type Correlated = (Vec<(Slot, Expr)>, Option<SharedPipeline>);
+/// What `let` and `pipeline` are.
+#[derive(Default)]
+struct Correlated {
+    variables: Vec<(Slot, Expr)>,
+    pipeline: Option<SharedPipeline>,
+    bound: Option<BoundMatch>,
+}
 
 /// Reads `let` and `pipeline`: the variables are in scope in the pipeline only.
 fn parse_pipeline(spec: &Spec<'_>, from: &Namespace, cx: &mut StageCx<'_>) -> Result<Correlated> {
-    let Some(stages) = spec.pipeline else { return Ok((Vec::new(), None)) };
+    let Some(stages) = spec.pipeline else { return Ok(Correlated::default()) };
     let mut exprs = Vec::new();
     for variable in spec.variables.unwrap_or(RawDoc::EMPTY).iter() {
         sheaf_expr::validate_variable_name(variable.key())?;
@@ -174,12 +185,16 @@ fn parse_pipeline(spec: &Spec<'_>, from: &Namespace, cx: &mut StageCx<'_>) -> Re
     }
     let scope = cx.expr.enter();
     let mut variables = Vec::with_capacity(exprs.len());
+    let mut names: Vec<Box<str>> = Vec::with_capacity(exprs.len());
     for (name, expr) in exprs {
         variables.push((cx.expr.declare(name)?, expr));
+        names.push(name.into());
     }
-    let pipeline = parse::pipeline(stages, &mut cx.nested(from, Place::Lookup)?)?;
+    let declared = cx.expr.clone();
+    let pipeline = Arc::new(parse::pipeline(stages, &mut cx.nested(from, Place::Lookup)?)?);
     cx.expr.leave(scope);
-    Ok((variables, Some(Arc::new(pipeline))))
+    let bound = BoundMatch::of(&pipeline, names, declared);
+    Ok(Correlated { variables, pipeline: Some(pipeline), bound })
 }
 
 impl Lookup {
@@ -331,6 +346,7 @@ impl LookupRun {
             }
             _ => None,
         };
+        let bound = stage.bound.as_ref().map(|bound| bound.bind(pipeline, &variables));
         let run = cx.lend_variables(&mut variables, |cx| match joined {
             Some((documents, held)) => {
                 kept = held;
@@ -340,7 +356,7 @@ impl LookupRun {
                 Some(equality) => open_equal(pipeline, equality, database, cx),
                 None => Ok(pipeline.open_own(database)),
             },
-            None => database.run(&stage.from, pipeline, cx),
+            None => database.run(&stage.from, bound.as_ref().unwrap_or(pipeline), cx),
         })?;
         let keep = self.constant.then(Vec::new);
         Ok(Found::Running { run, variables, keep, kept })

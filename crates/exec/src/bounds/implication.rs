@@ -121,6 +121,7 @@ fn implies_existence(test: &Test) -> bool {
             _ => true,
         },
         Test::In(list) => !list.has_null,
+        Test::ExprCompare { .. } => false,
         _ => true,
     }
 }

@@ -42,7 +42,9 @@ pub fn is_collatable(value: Value<'_>) -> bool {
 /// Whether a test compares with strings, or with what may hold some.
 pub fn compares_strings(test: &Test) -> bool {
     match test {
-        Test::Compare { operand, .. } => is_collatable(operand.as_value()),
+        Test::Compare { operand, .. } | Test::ExprCompare { operand, .. } => {
+            is_collatable(operand.as_value())
+        }
         Test::In(list) => list.values.iter().any(|value| is_collatable(value.as_value())),
         Test::ElemMatchValue(inner) => compares_strings_within(inner),
         _ => false,
@@ -66,6 +68,7 @@ pub fn test_bounds(test: &Test, field: FieldTraits<'_>) -> Option<Bounds> {
     }
     let (intervals, tightness) = match test {
         Test::Compare { op, operand } => compare_bounds(*op, operand.as_value(), field)?,
+        Test::ExprCompare { op, operand } => expr_bounds(*op, operand.as_value(), field)?,
         Test::In(list) => in_bounds(list, field)?,
         Test::Exists => {
             let tight = if field.only_with_it { Tightness::Exact } else { Tightness::Fetch };
@@ -104,6 +107,7 @@ pub fn negated_bounds(test: &Test, field: FieldTraits<'_>) -> Option<Bounds> {
         }
         // A document without the field passes a negation, and a sparse index does not hold it.
         _ if field.sparse => None,
+        Test::ExprCompare { .. } => None,
         Test::Compare { operand, .. } if matches!(operand.as_value(), Value::Array(_)) => None,
         Test::Compare { operand, .. }
             if field.multikey && matches!(operand.as_value(), Value::MinKey | Value::MaxKey) =>
@@ -130,35 +134,6 @@ pub fn negated_bounds(test: &Test, field: FieldTraits<'_>) -> Option<Bounds> {
         }
         _ => None,
     }
-}
-
-/// The intervals of a comparison in `$expr`, which goes by the order of all values and sees arrays as wholes. `None` where the keys have another
-/// order: arrays stand in them by their elements, and what is missing as null.
-pub fn expr_bounds(op: CompareOp, operand: Value<'_>, field: FieldTraits<'_>) -> Option<Bounds> {
-    let other_order = operand.is_nullish()
-        || matches!(
-            operand,
-            Value::Missing | Value::Array(_) | Value::Regex(_) | Value::MinKey | Value::MaxKey
-        );
-    if field.hashed || field.multikey || field.numeric_path || other_order {
-        return None;
-    }
-    let takes_missing = matches!(op, CompareOp::Lt | CompareOp::Lte);
-    if takes_missing && field.sparse {
-        return None;
-    }
-    let arena = Bump::new();
-    let operand = field.in_keys(operand, &arena);
-    let intervals = match op {
-        CompareOp::Eq => Intervals::point(operand),
-        CompareOp::Lt | CompareOp::Lte => {
-            Intervals::range(Value::MinKey, true, operand, op == CompareOp::Lte)
-        }
-        CompareOp::Gt | CompareOp::Gte => {
-            Intervals::range(operand, op == CompareOp::Gte, Value::MaxKey, true)
-        }
-    };
-    Some((intervals, Tightness::Fetch))
 }
 
 fn negated_tightness(tight: Tightness, field: FieldTraits<'_>) -> Tightness {
@@ -194,6 +169,9 @@ fn hashed_bounds(test: &Test, field: FieldTraits<'_>) -> Option<Bounds> {
         (!matches!(value, Value::Array(_))).then(|| Interval::point(field.in_keys(value, &arena)))
     };
     match test {
+        Test::ExprCompare { op: CompareOp::Eq, operand } if !field.multikey => {
+            Some((Intervals::from_unsorted(vec![point(operand.as_value())?]), Tightness::Fetch))
+        }
         Test::Compare { op: CompareOp::Eq, operand } => {
             let value = operand.as_value();
             // A document without the field is not in a sparse index.
@@ -268,6 +246,30 @@ fn compare_bounds(op: CompareOp, operand: Value<'_>, field: FieldTraits<'_>) -> 
         },
     };
     Some((intervals, Tightness::Exact))
+}
+
+/// The bounds of a comparison as expressions make it: values of all types are in one order, a missing field is less than null
+/// and more than MinKey, and stands in the index as null. An array is one value, of which the index has none.
+fn expr_bounds(op: CompareOp, operand: Value<'_>, field: FieldTraits<'_>) -> Option<Bounds> {
+    use CompareOp::{Eq, Gt, Gte, Lt, Lte};
+    let is_lowest = matches!(operand, Value::MinKey);
+    let takes_missing = if is_lowest { matches!(op, Gt | Gte) } else { matches!(op, Lt | Lte) };
+    // A number in the path is a name here, and in the index also a position: `$a.0` of an array is an array.
+    if field.multikey || field.numeric_path || takes_missing && field.sparse {
+        return None;
+    }
+    let arena = Bump::new();
+    let is_null = matches!(operand, Value::Null);
+    let operand = field.in_keys(operand, &arena);
+    let intervals = match op {
+        Eq => Intervals::point(operand),
+        Gt if matches!(operand, Value::MaxKey) => Intervals::none(),
+        Lt if is_lowest => Intervals::none(),
+        Gt | Gte => Intervals::range(operand, op == Gte, Value::MaxKey, true),
+        Lt | Lte => Intervals::range(Value::MinKey, true, operand, op == Lte || is_null),
+    };
+    // The condition stands beside the `$expr`, which is checked in any case.
+    Some((intervals, if is_null { Tightness::Fetch } else { Tightness::Exact }))
 }
 
 /// An array equals an operand if it is that array, or has it as an element.

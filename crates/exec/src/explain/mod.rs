@@ -208,7 +208,7 @@ impl Explaining {
 
     /// `queryPlanner`.
     pub(crate) fn planner(&self, query: &Query, namespace: &str, top: Top<'_>) -> DocBuf {
-        let of = Of { query, clustered: is_clustered(&self.collection) };
+        let of = Of { query, clustered: is_clustered(&self.collection), absent: false };
         DocBuf::build(|out| {
             let salt = index_salt(&self.collection);
             let millis = self.optimization.as_millis() as i32;
@@ -239,7 +239,7 @@ impl Explaining {
         verbosity: Verbosity,
         top: Top<'_>,
     ) -> DocBuf {
-        let of = Of { query, clustered: is_clustered(&self.collection) };
+        let of = Of { query, clustered: is_clustered(&self.collection), absent: false };
         let (keys, docs) = clustered::examined(&self.plan, figures, of.clustered);
         let returned = if matches!(top, Top::Find) { rows.taken } else { 0 };
         DocBuf::build(|out| {
@@ -276,7 +276,7 @@ pub(crate) fn cached(
 ) -> DocBuf {
     let hash = cache::shape_hash(query);
     let salt = index_salt(collection);
-    let of = Of { query, clustered: is_clustered(collection) };
+    let of = Of { query, clustered: is_clustered(collection), absent: false };
     let figures = trial.winner.figures();
     let works = figures.iter().map(|figures| figures.works).max().unwrap_or(0);
     DocBuf::build(|out| {
@@ -396,7 +396,7 @@ fn fast_count(query: &Query, namespace: &str, collection: &Collection, verbosity
 
 fn nothing(query: &Query, namespace: &str, verbosity: Verbosity, top: Top<'_>) -> Explained {
     let stats = [Figures { works: 1, eof: true, ..Figures::default() }];
-    let of = Of { query, clustered: false };
+    let of = Of { query, clustered: false, absent: true };
     let planner = DocBuf::build(|out| {
         planner_head(out, query, namespace, (0, false), 0);
         {

@@ -20,6 +20,8 @@ pub struct Of<'q> {
     pub query: &'q Query,
     /// Whether the collection was made as a clustered one.
     pub clustered: bool,
+    /// Whether there is no such collection.
+    pub absent: bool,
 }
 
 /// Where the printing of a plan is.
@@ -198,7 +200,8 @@ pub fn write(out: Out<'_, '_>, node: &PlanNode, stats: Option<&[Figures]>, at: &
     match node {
         PlanNode::Eof => {
             head(out, "EOF", None, own);
-            out.append("type", "nonExistentNamespace");
+            let why = if at.of.absent { "nonExistentNamespace" } else { "predicateEvalsToFalse" };
+            out.append("type", why);
         }
         PlanNode::CollScan { filter, backward, .. } => {
             head(out, "COLLSCAN", filter.as_ref(), own);

@@ -9,59 +9,18 @@ use sheaf_geo::Indexing;
 use sheaf_query::matcher::{MatchExpr, Matcher, Test};
 use sheaf_storage::{Index, IndexKind};
 
-use super::compared::Comparison;
-use crate::bounds::predicate::{
-    Bounds, FieldTraits, compares_strings, expr_bounds, is_collatable, negated_bounds, test_bounds,
-};
+use crate::bounds::predicate::{FieldTraits, compares_strings, negated_bounds, test_bounds};
 use crate::bounds::{FieldBounds, IndexBounds, Interval, Intervals, Tightness, implication};
 
 /// One conjunct of a filter, brought down to a path.
 struct Predicate<'m> {
     path: String,
-    asked: Asked<'m>,
+    test: &'m Test,
+    negated: bool,
     /// Number of the top-level conjunct that it comes from.
     conjunct: usize,
     /// The `$elemMatch` in which it stands: conditions of one group hold for one array element.
     group: Option<usize>,
-}
-
-/// What a conjunct asks of the values at its path.
-#[derive(Clone, Copy)]
-enum Asked<'m> {
-    Test(&'m Test),
-    Not(&'m Test),
-    /// In `$expr`.
-    Compared(&'m Comparison),
-}
-
-impl Asked<'_> {
-    fn bounds(self, traits: FieldTraits<'_>) -> Option<Bounds> {
-        match self {
-            Asked::Test(test) => test_bounds(test, traits),
-            Asked::Not(test) => negated_bounds(test, traits),
-            Asked::Compared(compared) => expr_bounds(compared.op, compared.operand.as_value(), traits),
-        }
-    }
-
-    /// Whether a field of a wildcard index can serve it.
-    fn is_wild(self) -> bool {
-        match self {
-            Asked::Test(test) => super::wildcard::can_serve(test, false),
-            Asked::Not(test) => super::wildcard::can_serve(test, true),
-            Asked::Compared(_) => false,
-        }
-    }
-
-    fn compares_strings(self) -> bool {
-        match self {
-            Asked::Test(test) | Asked::Not(test) => compares_strings(test),
-            Asked::Compared(compared) => is_collatable(compared.operand.as_value()),
-        }
-    }
-
-    fn is_negated(self) -> bool {
-        matches!(self, Asked::Not(_))
-    }
 }
 
 /// The use of one index for a filter.
@@ -117,25 +76,14 @@ pub fn eligible(index: &Index, expr: &MatchExpr) -> bool {
 }
 
 /// What bounds the index gets from the filter; `None` if the filter says nothing about its first field.
-/// A wildcard index may serve several paths, each a use of its own. `compared`: what is in its `$expr`.
-pub fn uses(
-    collator: Option<&SharedCollator>,
-    index: &Arc<Index>,
-    expr: &MatchExpr,
-    compared: &[Comparison],
-) -> Vec<IndexUse> {
+/// A wildcard index may serve several paths, each a use of its own.
+pub fn uses(collator: Option<&SharedCollator>, index: &Arc<Index>, expr: &MatchExpr) -> Vec<IndexUse> {
     let alike = crate::index::compares_strings_alike(index, collator);
     let mut predicates = Vec::new();
     let mut groups = 0;
     for (at, conjunct) in conjuncts(expr).iter().enumerate() {
         collect(conjunct, "", at, None, &mut groups, &mut predicates);
     }
-    predicates.extend(compared.iter().map(|compared| Predicate {
-        path: compared.path.clone(),
-        asked: Asked::Compared(compared),
-        conjunct: compared.conjunct,
-        group: None,
-    }));
     if index.kind == IndexKind::Text {
         return Vec::new();
     }
@@ -180,13 +128,13 @@ fn collect<'m>(
                     });
                     collect(inner, &path, conjunct, Some(group), groups, out);
                 }
-                test => out.push(Predicate { path, asked: Asked::Test(test), conjunct, group }),
+                test => out.push(Predicate { path, test, negated: false, conjunct, group }),
             }
         }
         MatchExpr::Not(child) => {
             if let MatchExpr::Leaf(leaf) = &**child {
                 let path = join(prefix, leaf.path.dotted());
-                out.push(Predicate { path, asked: Asked::Not(&leaf.test), conjunct, group });
+                out.push(Predicate { path, test: &leaf.test, negated: true, conjunct, group });
             }
         }
         _ => {}
@@ -266,9 +214,13 @@ fn bound(
         }
         let candidates: Vec<(&Predicate<'_>, Intervals, Tightness)> = predicates
             .iter()
-            .filter(|p| p.path == *path && (!is_wild || p.asked.is_wild()))
-            .filter(|p| alike || !p.asked.compares_strings())
-            .filter_map(|p| p.asked.bounds(traits).map(|(intervals, tight)| (p, intervals, tight)))
+            .filter(|p| p.path == *path && (!is_wild || super::wildcard::can_serve(p.test, p.negated)))
+            .filter(|p| alike || !compares_strings(p.test))
+            .filter_map(|p| {
+                let found =
+                    if p.negated { negated_bounds(p.test, traits) } else { test_bounds(p.test, traits) };
+                found.map(|(intervals, tight)| (p, intervals, tight))
+            })
             .collect();
         let intervals = choose(candidates, path, prefix, &used, &mut served);
         if at == 0 && intervals.is_none() {
@@ -311,17 +263,17 @@ fn geo_bounds(
     path: &str,
     predicates: &[Predicate<'_>],
 ) -> Option<FieldBounds> {
-    let fits = |p: &&Predicate<'_>| index.is_geo_field(at) && p.path == path;
-    let served = |p: &Predicate<'_>| match p.asked {
-        Asked::Test(Test::Geo(predicate)) => indexing.ranges(predicate).map(|ranges| {
+    let fits = |p: &&Predicate<'_>| index.is_geo_field(at) && p.path == path && !p.negated;
+    let served = |p: &Predicate<'_>| match p.test {
+        Test::Geo(predicate) => indexing.ranges(predicate).map(|ranges| {
             let interval = |(low, high)| Interval::new(Value::Int64(low), true, Value::Int64(high), true);
             Intervals::from_unsorted(ranges.into_iter().map(interval).collect())
         }),
         // It is read in rings, which have their own bounds.
-        Asked::Test(Test::Near(near)) => indexing.serves_near(near).then(Intervals::all),
+        Test::Near(near) => indexing.serves_near(near).then(Intervals::all),
         _ => None,
     };
-    let is_near = |p: &&Predicate<'_>| matches!(p.asked, Asked::Test(Test::Near(_)));
+    let is_near = |p: &&Predicate<'_>| matches!(p.test, Test::Near(_));
     let intervals = predicates
         .iter()
         .filter(fits)
@@ -369,7 +321,7 @@ fn choose(
     // The narrowest first: points before ranges before everything.
     allowed.sort_by_key(|(p, intervals, _)| {
         let whole = intervals.is_all();
-        (whole, !intervals.all_points(), p.asked.is_negated(), intervals.len())
+        (whole, !intervals.all_points(), p.negated, intervals.len())
     });
     let mut allowed = allowed.into_iter();
     let (first, intervals, tight) = allowed.next()?;

@@ -15,7 +15,7 @@ use sheaf_storage::{Collection, Index, IndexKind, Range};
 use super::analyze::{IndexUse, conjuncts, eligible, may_hold_strings, uses};
 use super::hint::key_range;
 use super::query::{Hint, Start};
-use super::{Ahead, FilterPart, PlanNode, Query, Scan, compared};
+use super::{Ahead, FilterPart, PlanNode, Query, Scan};
 use crate::bounds::{FieldBounds, IndexBounds, Intervals};
 use crate::index::{hashed_fields, is_record_order};
 
@@ -96,7 +96,7 @@ fn distinct_scan(query: &Query, collection: &Arc<Collection>) -> Result<Option<P
             Some(full_use(query.collator.as_ref(), index))
         } else {
             // The skipped keys have other values in later fields, so that only the first may be bounded.
-            uses(query.collator.as_ref(), index, filter.expr(), &query.compared()).into_iter().find(|found| {
+            uses(query.collator.as_ref(), index, filter.expr()).into_iter().find(|found| {
                 residual(&filter, &found.exact).is_none()
                     && found.bounds.fields[1..].iter().all(|field| field.intervals.is_all())
             })
@@ -170,7 +170,7 @@ fn ordinary(query: &Query, collection: &Arc<Collection>) -> Result<Vec<PlanNode>
     }
     let mut plans = Vec::new();
     for index in collection.indexes.iter().filter(|index| eligible(index, filter.expr())) {
-        for found in uses(query.collator.as_ref(), index, filter.expr(), &query.compared()) {
+        for found in uses(query.collator.as_ref(), index, filter.expr()) {
             plans.extend(index_plans(query, collection, &filter, &found));
         }
     }
@@ -232,7 +232,7 @@ fn with_index(
         return scan_plan(query, collection, filter, &found, keys).into_iter().collect();
     }
     let mut plans = Vec::new();
-    for found in uses(query.collator.as_ref(), index, filter.expr(), &query.compared()) {
+    for found in uses(query.collator.as_ref(), index, filter.expr()) {
         plans.extend(index_plans(query, collection, filter, &found));
     }
     if let (true, Some(plan)) = (plans.is_empty(), or_plan_with(query, collection, filter, Some(index))) {
@@ -531,7 +531,7 @@ pub(super) fn best_branch(
         .indexes
         .iter()
         .filter(fits)
-        .flat_map(|index| uses(collator, index, branch, &compared::of(branch, None)))
+        .flat_map(|index| uses(collator, index, branch))
         .filter(|found| !found.bounds.is_full())
         .max_by_key(|found| {
             let sorted = wanted.as_ref().is_some_and(|wanted| gives_order(found, wanted).is_some());

@@ -7,7 +7,6 @@
 pub mod analyze;
 pub mod cache;
 pub mod choose;
-pub mod compared;
 pub mod filters;
 pub mod hint;
 pub mod near;

@@ -83,10 +83,9 @@ pub(super) fn plan(
         let Some(indexing) = index.indexing().filter(|indexing| indexing.serves_near(near)) else { continue };
         let field = (0..index.fields.len())
             .find(|field| index.is_geo_field(*field) && index.fields[*field].0 == path.dotted());
-        let (Some(field), Some(found)) = (
-            field,
-            uses(query.collator.as_ref(), index, filter.expr(), &query.compared()).into_iter().next(),
-        ) else {
+        let (Some(field), Some(found)) =
+            (field, uses(query.collator.as_ref(), index, filter.expr()).into_iter().next())
+        else {
             continue;
         };
         indexing.check_near(near)?;

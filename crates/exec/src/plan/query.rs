@@ -8,8 +8,6 @@ use sheaf_query::matcher::Matcher;
 use sheaf_query::projection::Projection;
 use sheaf_query::sort::SortPattern;
 
-use super::compared::{self, Comparison};
-
 /// Which plans a client allows.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum Hint {
@@ -69,8 +67,6 @@ pub struct Query {
     pub whole_documents: bool,
     /// Only this field's distinct values are wanted.
     pub distinct: Option<String>,
-    /// The comparisons in the filter's `$expr`, where the values of variables are known.
-    pub compared: Option<Arc<Vec<Comparison>>>,
 }
 
 /// A place in natural order.
@@ -91,12 +87,6 @@ impl Query {
     /// The filter; `{}` if there is none.
     pub fn matcher(&self) -> Arc<Matcher> {
         self.matcher.clone().unwrap_or_else(|| Arc::new(Matcher::everything()))
-    }
-
-    /// The comparisons in the filter's `$expr`.
-    pub fn compared(&self) -> Arc<Vec<Comparison>> {
-        let constants = || Arc::new(compared::of(self.matcher().root(), None));
-        self.compared.clone().unwrap_or_else(constants)
     }
 
     /// The sort's fields and whether each descends; `None` if it sorts by anything but fields, or not at all.

@@ -74,6 +74,28 @@ impl CompareOp {
             CompareOp::Lte => "$lte",
         }
     }
+
+    /// The name of what a comparison within `$expr` says of a path.
+    pub(super) fn internal_name(self) -> &'static str {
+        match self {
+            CompareOp::Eq => "$_internalExprEq",
+            CompareOp::Gt => "$_internalExprGt",
+            CompareOp::Gte => "$_internalExprGte",
+            CompareOp::Lt => "$_internalExprLt",
+            CompareOp::Lte => "$_internalExprLte",
+        }
+    }
+
+    /// The comparison with its sides exchanged.
+    pub(super) fn mirrored(self) -> Self {
+        match self {
+            CompareOp::Eq => CompareOp::Eq,
+            CompareOp::Gt => CompareOp::Lt,
+            CompareOp::Gte => CompareOp::Lte,
+            CompareOp::Lt => CompareOp::Gt,
+            CompareOp::Lte => CompareOp::Gte,
+        }
+    }
 }
 
 /// The test of a [`Leaf`].
@@ -85,6 +107,14 @@ pub enum Test {
         /// Which comparison.
         op: CompareOp,
         /// What to compare with.
+        operand: OwnedValue,
+    },
+    /// `$_internalExprEq` and kin: what a comparison within `$expr` says of a path, for indexes. Such a comparison looks into no array,
+    /// and takes values of all types in one order. It stands beside the `$expr` that it comes from, which decides.
+    ExprCompare {
+        /// Which comparison.
+        op: CompareOp,
+        /// What to compare with; no array.
         operand: OwnedValue,
     },
     /// `$in`.

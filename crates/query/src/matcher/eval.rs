@@ -125,6 +125,10 @@ impl Leaf {
     ///
     /// Errors: like [`MatchExpr::matches`].
     pub fn matches(&self, doc: RawDoc<'_>, mut details: Option<&mut MatchDetails>) -> Result<bool> {
+        // The `$expr` beside it decides; to an empty array on the way a path leads nowhere.
+        if matches!(self.test, Test::ExprCompare { .. }) {
+            return Ok(true);
+        }
         self.path.any(doc, self.test.looks_into_arrays(), &mut |element, offset| {
             let passes = self.passes(element, details.as_deref_mut())?;
             if passes && let (Some(details), Some(offset)) = (details.as_deref_mut(), offset) {
@@ -158,6 +162,7 @@ impl Test {
     ) -> Result<bool> {
         let Some(element) = element else { return Ok(self.passes_missing()) };
         Ok(match self {
+            Test::ExprCompare { .. } => true,
             Test::Compare { op, operand } => {
                 tick_for(element.data().len().min(operand.data().len()) * 16)?;
                 compares(*op, operand, element, collator)
@@ -195,6 +200,7 @@ impl Test {
                 _ => false,
             },
             Test::In(list) => list.has_null,
+            Test::ExprCompare { .. } => true,
             _ => false,
         }
     }

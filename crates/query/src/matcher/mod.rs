@@ -7,6 +7,7 @@ mod operand;
 mod operand_types;
 mod parse;
 mod regex;
+mod rewrite;
 mod serialize;
 
 use sheaf_bson::{Bump, DocBuf, RawDoc, Value};
@@ -192,6 +193,9 @@ impl Matcher {
 
 /// The parsed tree, normalised, and comparing as the context says.
 fn finished(parsed: MatchExpr, cx: &ParseCx) -> MatchExpr {
+    // A validator says what failed in the words of its author.
+    let parsed =
+        if parsed.has_expr() && !cx.is_validator() { rewrite::with_comparisons(parsed) } else { parsed };
     let mut root = normalize::normalize(parsed);
     if let Some(collator) = cx.collator() {
         root.collate(collator);

@@ -74,10 +74,10 @@ fn nor(children: Vec<MatchExpr>) -> MatchExpr {
             child => kept.push(child),
         }
     }
-    match &kept[..] {
-        [] => MatchExpr::AlwaysTrue,
-        // One that must not match is a negation, for which there may be bounds.
-        [MatchExpr::Leaf(_) | MatchExpr::Not(_)] => kept.pop().map_or(MatchExpr::AlwaysTrue, not),
+    match kept.len() {
+        0 => MatchExpr::AlwaysTrue,
+        // The planner knows how to bound a negation.
+        1 => not(kept.remove(0)),
         _ => MatchExpr::Nor(kept),
     }
 }
@@ -233,6 +233,11 @@ pub(super) fn rank(expr: &MatchExpr) -> u8 {
             Test::Type(_) => 20,
             Test::Geo(_) => 21,
             Test::Near(_) => 27,
+            Test::ExprCompare { op: CompareOp::Eq, .. } => 29,
+            Test::ExprCompare { op: CompareOp::Gt, .. } => 30,
+            Test::ExprCompare { op: CompareOp::Gte, .. } => 31,
+            Test::ExprCompare { op: CompareOp::Lt, .. } => 32,
+            Test::ExprCompare { op: CompareOp::Lte, .. } => 33,
         },
         MatchExpr::Not(_) => 18,
         MatchExpr::Nor(_) => 19,

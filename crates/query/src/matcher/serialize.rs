@@ -87,6 +87,7 @@ fn put_on_value(expr: &MatchExpr, doc: &mut Writer<'_>) {
 fn put_test(test: &Test, doc: &mut Writer<'_>) {
     match test {
         Test::Compare { op, operand } => _ = doc.append(op.name(), operand),
+        Test::ExprCompare { op, operand } => _ = doc.append(op.internal_name(), operand),
         Test::In(list) => {
             let mut array = doc.array("$in");
             list.values.iter().for_each(|value| _ = array.push(value));
@@ -158,7 +159,9 @@ fn put_leaf_shape(leaf: &Leaf, shape: &mut Vec<u8>) {
         _ => b'v',
     };
     match &leaf.test {
-        Test::Compare { operand, .. } => shape.push(class(operand.as_value())),
+        Test::Compare { operand, .. } | Test::ExprCompare { operand, .. } => {
+            shape.push(class(operand.as_value()));
+        }
         Test::In(list) => {
             let mut classes: Vec<u8> = list.values.iter().map(|value| class(value.as_value())).collect();
             classes.dedup();

@@ -134,6 +134,9 @@ impl<'a> Command<'a, Operation<'a>> for Find<'a> {
     fn run(self, op: &Operation<'a>) -> Result<Reply> {
         let namespace = op.namespace(self.collection);
         op.metrics().namespace.replace(Some(namespace.clone()));
+        if self.tailable && op.in_transaction() {
+            bail!(Code::INVALID_OPTIONS, "It is illegal to open a tailable cursor in a transaction");
+        }
         query_settings::apply(op, op.body())?;
         if let Some(reply) = self.by_id(op, &namespace)? {
             return Ok(reply);

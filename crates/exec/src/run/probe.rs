@@ -1,5 +1,6 @@
 //! Questions for documents by one field's value, planned once.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use sheaf_aggregate::{CollectionSize, Probe};
@@ -7,6 +8,7 @@ use sheaf_bson::{Bump, DocBuf, RawDoc, Value};
 use sheaf_collation::SharedCollator;
 use sheaf_errors::{Code, Result, bail};
 use sheaf_expr::ParseCx;
+use sheaf_meter::Held;
 use sheaf_query::matcher::Matcher;
 use sheaf_rows::{Cx, Figures, Operator, Row, Step, tally};
 use sheaf_storage::{Collection, Cut, Direction, Index, IndexCursor, IndexKind, Position};
@@ -35,10 +37,21 @@ pub(crate) struct EqualProbe {
     cursor: Option<IndexCursor>,
     /// What the keys begin with that are looked for; of records, their key.
     key: Vec<u8>,
+    /// The records that were given, where one may have several keys with the value: there is an array on a later field of the index.
+    given: Option<Given>,
     doc: Vec<u8>,
     figures: Figures,
     shown: Figures,
 }
+
+#[derive(Default)]
+struct Given {
+    records: HashSet<Box<[u8]>, ahash::RandomState>,
+    held: Held,
+}
+
+/// What a record takes among those that were given, besides its key.
+const GIVEN_BYTES: u64 = 64;
 
 enum State {
     /// One record by its key.
@@ -86,6 +99,7 @@ impl EqualProbe {
             suspended: false,
             cursor: None,
             key: Vec::new(),
+            given: None,
             doc: Vec::new(),
             figures: Figures::default(),
             shown: Figures::default(),
@@ -138,6 +152,18 @@ impl EqualProbe {
         Ok(found && cursor.key().starts_with(&self.key))
     }
 
+    /// Whether the cursor's record was given already.
+    fn is_given(&mut self) -> Result<bool> {
+        let (Some(given), Some(cursor)) = (&mut self.given, &self.cursor) else { return Ok(false) };
+        let record = cursor.record_key();
+        if given.records.contains(record) {
+            return Ok(true);
+        }
+        given.held.grow(record.len() as u64 + GIVEN_BYTES)?;
+        given.records.insert(record.into());
+        Ok(false)
+    }
+
     /// Reads the document of the record or of the cursor's key; false if it is not there (any more).
     fn fetch(&mut self) -> Result<bool> {
         let record = match &self.cursor {
@@ -173,6 +199,10 @@ impl Probe for EqualProbe {
         let value = self.collator.as_ref().map_or(value, |collator| collator.key(value, &arena));
         sheaf_bson::key::encode_bound(value, descending, &mut self.key);
         self.state = State::Seek;
+        self.given = match self.index.fields.len() > 1 && self.index.multikey() {
+            true => Some(Given { held: sheaf_meter::reserve(0)?, ..Given::default() }),
+            false => None,
+        };
         Ok(())
     }
 
@@ -204,6 +234,9 @@ impl Operator for EqualProbe {
             return Ok(Step::Eof);
         }
         self.figures.keys_examined += 1;
+        if self.is_given()? {
+            return Ok(Step::More);
+        }
         // A record that vanished between two batches is skipped.
         Ok(if self.fetch()? { Step::Row } else { Step::More })
     }

@@ -1,7 +1,11 @@
 """A shard that has left the cluster, and its process with it: who has not heard of that finds out, and does not wait for nothing."""
 
+from bson import MaxKey
+
+from balancing import drop_at_once
 from checks import alone
 from cluster import eventually
+from scenarios import spread_evenly
 
 
 def remove(client, shard):
@@ -40,3 +44,26 @@ def gone_shards_are_not_waited_for(cluster):
         assert [shard["_id"] for shard in stale.admin.command("listShards")["shards"]] == ["shard0"]
         stale.admin.command("listDatabases")
         client.admin.command("listDatabases")
+
+
+@alone(shards=2, members=1, routers=1, balances=True)
+def what_a_removed_shard_drops_is_no_event(cluster):
+    """Remains are dropped on it before it may be added again; streams told that as drops of the cluster's collections, and ended."""
+    with cluster.client() as client:
+        spread_evenly(client, "removed.plants")
+        drop_at_once(cluster)
+        plants = client.removed.plants
+        with client.removed.watch(max_await_time_ms=500) as stream:
+            remove(client, "shard1")
+            with cluster.shards[1].direct(0) as shard:
+                assert "plants" in shard.removed.list_collection_names()
+                shard.drop_database("removed")
+            plants.insert_one({"_id": 1000, "k": 1000})
+            assert next(stream)["operationType"] == "insert"
+            assert stream.try_next() is None and stream.alive
+            token = stream.resume_token
+        client.admin.command("addShard", cluster.address(cluster.shards[1]))
+        client.admin.command("moveRange", "removed.plants", min={"k": 50}, max={"k": MaxKey()}, toShard="shard1")
+        with client.removed.watch(max_await_time_ms=500, resume_after=token) as stream:
+            plants.insert_one({"_id": 1001, "k": 1001})
+            assert next(stream)["documentKey"]["_id"] == 1001

@@ -9,10 +9,12 @@
 //! been made here again since, once.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use sheaf_bson::{DocBuf, doc};
+use sheaf_cluster::QUICK;
 use sheaf_errors::{Code, Error, Result};
-use sheaf_storage::{CreateCollection, Interrupt};
+use sheaf_storage::{CreateCollection, Interrupt, Told};
 
 use super::ShardServer;
 use super::home_asked::{Home, HomeAsked};
@@ -61,6 +63,25 @@ impl Operation<'_> {
     fn ask_home(&self, sharding: &ShardServer, db: &str) -> Result<Home> {
         let stop = self.interrupter();
         self.blocking(|| sharding.home_of(db, &|| stop.check()))
+    }
+
+    /// Who tells change streams that something of a database is dropped. What a client drops here that is connected to this shard itself, of a
+    /// database that lives on another one, is no news of the cluster's: remains of a shard that was removed, for instance.
+    ///
+    /// Errors: those of [`Request::check_interrupt`](sheaf_front::request::Request::check_interrupt).
+    pub(crate) fn told_of_drop(&self, db: &str) -> Result<Told> {
+        let own = matches!(db, "admin" | "config" | "local");
+        let Some(sharding) = self.node.sharding().filter(|_| !own && !self.has_version()) else {
+            return Ok(Told::Here);
+        };
+        let (stop, began) = (self.interrupter(), Instant::now());
+        let in_time = || match began.elapsed() < QUICK {
+            true => stop.check(),
+            false => Err(Error::new(Code::NETWORK_TIMEOUT, "no answer in time")),
+        };
+        let home = self.blocking(|| sharding.home_of(db, &in_time));
+        self.check_interrupt()?;
+        Ok(if matches!(home, Ok(Home::Elsewhere)) { Told::Elsewhere } else { Told::Here })
     }
 
     /// Whether a database that a router takes for one of this shard's has been made elsewhere since it was dropped here.

@@ -157,6 +157,11 @@ impl<'a> Operation<'a> {
         self.generic.shard_version.or_else(several)
     }
 
+    /// Whether the request is a router's, which says what it believes.
+    pub(crate) fn has_version(&self) -> bool {
+        self.any_version().is_some()
+    }
+
     /// Checks, when nothing can change any more, that a collection which a router takes for one that is not sharded has not become one, and
     /// that the collection is open.
     ///

@@ -1,7 +1,7 @@
 //! `drop`.
 
 use sheaf_errors::{Code, Result, bail};
-use sheaf_storage::{Collection, Told, Uuid};
+use sheaf_storage::{Collection, Uuid};
 
 use super::{names, views};
 use crate::args::Args;
@@ -64,6 +64,7 @@ impl<'a> Command<'a, Operation<'a>> for Drop<'a> {
         };
         let indexes = collection.counted_indexes().count() as i32;
         let (view, timeseries) = (collection.is_view(), collection.is_timeseries());
+        let told = op.told_of_drop(op.db())?;
         let stop = op.interrupter();
         let interrupt = || stop.check();
         let _turn = match view || self.collection == views::NAME {
@@ -89,7 +90,7 @@ impl<'a> Command<'a, Operation<'a>> for Drop<'a> {
             }
             Ok(())
         };
-        match op.engine().drop_collection_if(&namespace, &check, Told::Here, &interrupt) {
+        match op.engine().drop_collection_if(&namespace, &check, told, &interrupt) {
             Ok(position) => op.note_commit(position),
             // Somebody else was faster.
             Err(error) if error.code() == Code::NAMESPACE_NOT_FOUND => return Ok(Reply::ok()),

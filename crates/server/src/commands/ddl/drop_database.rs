@@ -1,7 +1,7 @@
 //! `dropDatabase`.
 
 use sheaf_errors::{Code, Result, bail};
-use sheaf_storage::{Collection, Told};
+use sheaf_storage::Collection;
 
 use crate::args::Args;
 use crate::audited;
@@ -46,6 +46,7 @@ impl<'a> Command<'a, Operation<'a>> for DropDatabase {
             bail!(Code::ILLEGAL_OPERATION, "Dropping the '{}' database is prohibited.", op.db());
         }
         let stop = op.interrupter();
+        let told = op.told_of_drop(op.db())?;
         // Whoever moves the database to another shard has this turn while it closes it.
         let _turn = op.node().ddl_turns.take(op.db(), &|| stop.check())?;
         if let Some(sharding) = op.node().sharding() {
@@ -59,7 +60,7 @@ impl<'a> Command<'a, Operation<'a>> for DropDatabase {
             collections.iter().try_for_each(|collection| op.check_open(collection))?;
             dropping.begin(collections)
         };
-        let position = op.engine().drop_database(op.db(), &check, Told::Here, &|| stop.check())?;
+        let position = op.engine().drop_database(op.db(), &check, told, &|| stop.check())?;
         op.note_commit(position);
         dropping.done();
         op.node().metrics.forget_database(op.db());

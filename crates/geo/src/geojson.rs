@@ -5,6 +5,7 @@ use s2rst::s2::{Loop, Point, Polygon};
 use sheaf_bson::{RawDoc, Value, value_text};
 use sheaf_errors::Result;
 
+use crate::crossings::{has_crossing, rings_touch};
 use crate::point::{PlanePoint, bad, fields, position};
 use crate::shape::{Area, Shape};
 
@@ -157,7 +158,7 @@ fn valid_loop(points: Vec<Point>, value: Value<'_>) -> Result<Loop> {
     sorted.sort_unstable();
     let duplicate = sorted.windows(2).any(|pair| pair[0] == pair[1]);
     let alone = Polygon::from_loops(vec![ring.clone()]);
-    if duplicate || alone.find_validation_error().is_some() || ring.validate().is_err() {
+    if duplicate || ring.validate().is_err() || has_crossing(&alone)? {
         return bad(format!("Loop is not valid: {}", text(value)));
     }
     Ok(ring)
@@ -189,7 +190,11 @@ fn rings(value: Value<'_>) -> Result<Area> {
         if nested {
             return bad(format!("Polygon interior loops cannot be nested: {}", text(value)));
         }
-        if polygon.find_validation_error().is_some() || !polygon.is_normalized() {
+        // What rings that touch may do only S2 knows; it has no crossings to gather then.
+        let is_wrong = has_crossing(&polygon)?
+            || rings_touch(&polygon) && polygon.find_validation_error().is_some()
+            || !polygon.is_normalized();
+        if is_wrong {
             return bad(format!("Polygon isn't valid: {}", text(value)));
         }
     }

@@ -13,6 +13,7 @@
 #![forbid(unsafe_code)]
 
 mod cells;
+mod crossings;
 mod geojson;
 mod grid;
 mod indexing;

@@ -8,6 +8,7 @@ use sheaf_errors::Result;
 use super::encrypt;
 use super::rule::{Allowed, Dependency, Rule, Schema};
 use crate::matcher::Regex;
+use crate::path::Path;
 use crate::ticks::{tick_for, try_all, try_any};
 
 impl Schema {
@@ -68,6 +69,7 @@ impl Rule {
             Rule::Not(schema) => !schema.holds(value)?,
             Rule::Enum(values) => try_any(values, |known| same(known.as_value(), value))?,
             Rule::Type { types, .. } => types.contains(value.kind()),
+            Rule::EmptyEnum | Rule::Never => false,
             Rule::Encrypt(types) => encrypt::fault(value, types.as_ref()).is_none(),
             _ => true,
         })
@@ -92,12 +94,12 @@ impl Rule {
     fn holds_for_document(&self, doc: RawDoc<'_>, value: Value<'_>) -> Result<bool> {
         let has = |name: &str| -> Result<bool> {
             tick_for(doc.len())?;
-            Ok(doc.element(name).is_some())
+            has_property(doc, name)
         };
         Ok(match self {
             Rule::Properties(properties) => try_all(properties, |(name, schema)| {
                 tick_for(doc.len())?;
-                doc.get(name).map_or(Ok(true), |value| schema.holds(value))
+                property_holds(doc, name, schema)
             })?,
             Rule::PatternProperties(patterns) => try_all(doc.iter(), |element| {
                 try_all(patterns, |(pattern, schema)| {
@@ -132,11 +134,48 @@ impl Dependency {
         match self {
             Dependency::Properties(names) => try_all(names, |name| {
                 tick_for(doc.len())?;
-                Ok(doc.element(name).is_some())
+                has_property(doc, name)
             }),
             Dependency::Schema(schema) => schema.matches(doc),
         }
     }
+}
+
+/// Whether there is a property. A name with dots is a path, as in queries.
+pub(super) fn has_property(doc: RawDoc<'_>, name: &str) -> Result<bool> {
+    if !name.contains('.') {
+        return Ok(doc.element(name).is_some());
+    }
+    Path::new(name).any(doc, false, &mut |element: Option<Element<'_>>, _| Ok(element.is_some()))
+}
+
+/// Whether a property is missing or satisfies its schema. On a path through an array one element has to.
+pub(super) fn property_holds(doc: RawDoc<'_>, name: &str, schema: &Schema) -> Result<bool> {
+    if !name.contains('.') {
+        return doc.get(name).map_or(Ok(true), |value| schema.holds(value));
+    }
+    let mut missing = true;
+    let holds = Path::new(name).any(doc, false, &mut |element: Option<Element<'_>>, _| {
+        let Some(element) = element else { return Ok(false) };
+        missing = false;
+        schema.holds(element.value())
+    })?;
+    Ok(holds || missing)
+}
+
+/// The property that does not satisfy its schema.
+pub(super) fn failing_property<'d>(doc: RawDoc<'d>, name: &str, schema: &Schema) -> Option<Value<'d>> {
+    if !matches!(property_holds(doc, name, schema), Ok(false)) {
+        return None;
+    }
+    let mut first = None;
+    Path::new(name)
+        .any(doc, false, &mut |element: Option<Element<'d>>, _| {
+            first = element.map(|element| element.value());
+            Ok(first.is_some())
+        })
+        .ok()?;
+    first
 }
 
 /// Whether no other keyword speaks of the property.

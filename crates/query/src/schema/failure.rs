@@ -3,7 +3,7 @@
 use sheaf_bson::{ArrayWriter, DocBuf, DocWriter, RawDoc, Value};
 use sheaf_expr::size_of_value;
 
-use super::check::{duplicate, is_additional};
+use super::check::{duplicate, failing_property, has_property, is_additional};
 use super::encrypt::{self, Plain};
 use super::rule::{Allowed, Dependency, Rule, Schema};
 use crate::room::Room;
@@ -14,6 +14,10 @@ type List<'w> = ArrayWriter<'w, Vec<u8>>;
 /// The details of a failing `$jsonSchema`.
 pub(super) fn details(schema: &Schema, doc: RawDoc<'_>, room: &Room) -> DocBuf {
     DocBuf::build(|out| {
+        if is_never(schema) {
+            put_never(room, schema, out);
+            return;
+        }
         out.append("operatorName", "$jsonSchema");
         put_annotations(schema, out);
         put_failures(room, schema, Value::Document(doc), &mut out.array("schemaRulesNotSatisfied"));
@@ -21,10 +25,41 @@ pub(super) fn details(schema: &Schema, doc: RawDoc<'_>, room: &Room) -> DocBuf {
 }
 
 fn put_annotations(schema: &Schema, out: &mut Writer<'_>) {
-    for annotation in ["title", "description"] {
-        out.append(annotation, schema.source().get_or_missing(annotation));
+    put_texts(schema.source(), out);
+}
+
+/// What explains a schema, or its `dependencies`, to people.
+fn put_texts(source: RawDoc<'_>, out: &mut Writer<'_>) {
+    for (annotation, text) in ["title", "description"].map(|name| (name, source.get_or_missing(name))) {
+        if text.as_str().is_some() {
+            out.append(annotation, text);
+        }
     }
 }
+
+fn is_never(schema: &Schema) -> bool {
+    matches!(schema.rules[..], [Rule::Never])
+}
+
+/// What is said of a schema that no document satisfies.
+fn put_never(room: &Room, schema: &Schema, out: &mut Writer<'_>) {
+    out.append("operatorName", "$jsonSchema");
+    if room.wants(schema.source.as_bytes().len()) {
+        out.document("specifiedAs").append("$jsonSchema", &schema.source);
+    }
+    out.append("reason", ALWAYS_FALSE);
+}
+
+/// The `details` of a schema below another one.
+fn put_details(room: &Room, schema: &Schema, value: Value<'_>, out: &mut Writer<'_>) {
+    if is_never(schema) {
+        put_never(room, schema, &mut out.document("details"));
+    } else {
+        put_failures(room, schema, value, &mut out.array("details"));
+    }
+}
+
+const ALWAYS_FALSE: &str = "expression always evaluates to false";
 
 /// One document for each rule that does not hold.
 fn put_failures(room: &Room, schema: &Schema, value: Value<'_>, out: &mut List<'_>) {
@@ -48,13 +83,9 @@ fn put_specified(room: &Room, rule: &Rule, schema: &Schema, out: &mut Writer<'_>
     }
     let mut specified = out.document("specifiedAs");
     specified.append(keyword, operand);
-    match keyword {
-        "maximum" => {
-            _ = specified.append("exclusiveMaximum", schema.source().get_or_missing("exclusiveMaximum"))
-        }
-        "minimum" => {
-            _ = specified.append("exclusiveMinimum", schema.source().get_or_missing("exclusiveMinimum"))
-        }
+    match rule {
+        Rule::Maximum { exclusive: true, .. } => _ = specified.append("exclusiveMaximum", true),
+        Rule::Minimum { exclusive: true, .. } => _ = specified.append("exclusiveMinimum", true),
         _ => {}
     }
 }
@@ -75,6 +106,10 @@ fn put_rule(room: &Room, rule: &Rule, schema: &Schema, value: Value<'_>, out: &m
             }
         }
         Rule::Not(_) => _ = out.append("reason", "child expression matched"),
+        Rule::EmptyEnum => {
+            put_specified(room, rule, schema, out);
+            out.append("reason", ALWAYS_FALSE);
+        }
         Rule::Encrypt(types) => {
             let reason = match encrypt::fault(value, types.as_ref()) {
                 Some(Plain::Type) => "encrypted value has wrong type",
@@ -109,7 +144,7 @@ fn put_schemas(room: &Room, schemas: &[Schema], value: Value<'_>, out: &mut Writ
         let mut doc = list.document();
         doc.append("index", index);
         put_annotations(schema, &mut doc);
-        put_failures(room, schema, value, &mut doc.array("details"));
+        put_details(room, schema, value, &mut doc);
     }
 }
 
@@ -125,11 +160,11 @@ fn put_document_rule(
         Rule::Properties(properties) => {
             let mut list = out.array("propertiesNotSatisfied");
             for (name, schema) in properties {
-                let Some(value) = doc.get(name).filter(|value| schema.fails(*value)) else { continue };
+                let Some(value) = failing_property(doc, name, schema) else { continue };
                 let mut failing = list.document();
                 failing.append("propertyName", &**name);
                 put_annotations(schema, &mut failing);
-                put_failures(room, schema, value, &mut failing.array("details"));
+                put_details(room, schema, value, &mut failing);
             }
         }
         Rule::PatternProperties(patterns) => {
@@ -144,7 +179,7 @@ fn put_document_rule(
                 failing.append("propertyName", element.key());
                 put_annotations(schema, &mut failing);
                 failing.append("regexMatched", pattern.pattern());
-                put_failures(room, schema, element.value(), &mut failing.array("details"));
+                put_details(room, schema, element.value(), &mut failing);
             }
         }
         Rule::AdditionalProperties { names, patterns, allowed } => {
@@ -163,14 +198,17 @@ fn put_document_rule(
                     out.append("reason", "at least one additional property did not match the subschema");
                     if let Some(element) = failing.next() {
                         out.append("failingProperty", element.key());
-                        put_failures(room, schema, element.value(), &mut out.array("details"));
+                        put_details(room, schema, element.value(), out);
                     }
                 }
             }
         }
         Rule::Required(names) => {
             put_specified(room, rule, schema, out);
-            put_missing(names, doc, out);
+            // mongod keeps required names sorted.
+            let mut missing = missing(names, doc);
+            missing.sort_unstable();
+            put_missing(&missing, out);
         }
         Rule::MinProperties(_) | Rule::MaxProperties(_) => {
             put_specified(room, rule, schema, out);
@@ -178,17 +216,19 @@ fn put_document_rule(
             out.append("numberOfProperties", doc.count() as i32);
         }
         Rule::Dependencies(dependencies) => {
+            let source = schema.source().get("dependencies").and_then(|source| source.as_doc());
+            source.iter().for_each(|source| put_texts(*source, out));
             let mut list = out.array("failingDependencies");
             let failing = |(name, dependency): &&(Box<str>, Dependency)| {
-                doc.element(name).is_some() && matches!(dependency.holds(doc), Ok(false))
+                matches!(has_property(doc, name), Ok(true)) && matches!(dependency.holds(doc), Ok(false))
             };
             for (name, dependency) in dependencies.iter().filter(failing) {
                 let mut entry = list.document();
                 entry.append("conditionalProperty", &**name);
                 match dependency {
-                    Dependency::Properties(names) => put_missing(names, doc, &mut entry),
+                    Dependency::Properties(names) => put_missing(&missing(names, doc), &mut entry),
                     Dependency::Schema(schema) => {
-                        put_failures(room, schema, Value::Document(doc), &mut entry.array("details"));
+                        put_details(room, schema, Value::Document(doc), &mut entry);
                     }
                 }
             }
@@ -198,13 +238,13 @@ fn put_document_rule(
     true
 }
 
-fn put_missing(names: &[Box<str>], doc: RawDoc<'_>, out: &mut Writer<'_>) {
+fn missing<'n>(names: &'n [Box<str>], doc: RawDoc<'_>) -> Vec<&'n str> {
+    names.iter().map(|name| &**name).filter(|name| matches!(has_property(doc, name), Ok(false))).collect()
+}
+
+fn put_missing(names: &[&str], out: &mut Writer<'_>) {
     let mut list = out.array("missingProperties");
-    // mongod keeps required names in a sorted set.
-    let mut missing: Vec<&str> =
-        names.iter().map(|name| &**name).filter(|name| doc.element(name).is_none()).collect();
-    missing.sort_unstable();
-    missing.into_iter().for_each(|name| _ = list.push(name));
+    names.iter().for_each(|name| _ = list.push(*name));
 }
 
 /// Rules about arrays; false for others.
@@ -248,7 +288,7 @@ fn put_array_rule(
                 if schema.fails(item) {
                     let mut failing = list.document();
                     failing.append("itemIndex", index);
-                    put_failures(room, schema, item, &mut failing.array("details"));
+                    put_details(room, schema, item, &mut failing);
                 }
             }
         }
@@ -276,6 +316,6 @@ fn put_first_item(room: &Room, schema: &Schema, array: RawDoc<'_>, from: usize, 
     let failing = (0i32..).zip(array.values()).skip(from).find(|(_, item)| schema.fails(*item));
     if let Some((index, item)) = failing {
         out.append("itemIndex", index);
-        put_failures(room, schema, item, &mut out.array("details"));
+        put_details(room, schema, item, out);
     }
 }

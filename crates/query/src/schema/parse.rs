@@ -1,6 +1,6 @@
 //! Parsing schemas.
 
-use sheaf_bson::{Element, MAX_DEPTH, OwnedValue, RawDoc, Value, number};
+use sheaf_bson::{Element, MAX_DEPTH, OwnedValue, RawDoc, Type, Value, number};
 use sheaf_errors::{Code, Error, Result, bail};
 use sheaf_meter::ALLOCATION;
 
@@ -11,25 +11,27 @@ use crate::matcher::{Regex, TypeSet, non_negative, parse_type_set};
 use crate::owned::{name_bytes, own};
 use crate::ticks::try_any;
 
-/// Keywords that have an effect, in the order in which rules are made of them.
+/// Keywords that have an effect, in the order in which mongod reads them, which decides of several errors.
 const KEYWORDS: &[&str] = &[
+    "type",
+    "bsonType",
+    "pattern",
+    "maxLength",
+    "minLength",
     "multipleOf",
     "maximum",
     "minimum",
-    "maxLength",
-    "minLength",
-    "pattern",
     "minItems",
     "maxItems",
     "uniqueItems",
     "items",
     "additionalItems",
-    "encrypt",
     "encryptMetadata",
+    "encrypt",
+    "required",
     "properties",
     "patternProperties",
     "additionalProperties",
-    "required",
     "minProperties",
     "maxProperties",
     "dependencies",
@@ -38,8 +40,6 @@ const KEYWORDS: &[&str] = &[
     "oneOf",
     "not",
     "enum",
-    "type",
-    "bsonType",
 ];
 
 /// Keywords without a rule of their own.
@@ -51,12 +51,22 @@ const UNSUPPORTED: &[&str] = &["$ref", "$schema", "default", "definitions", "for
 /// What a rule takes: a list of one has room for four.
 const RULE_BYTES: usize = 4 * size_of::<Rule>() + ALLOCATION;
 
-pub(super) fn root(schema: RawDoc<'_>, encryption: bool) -> Result<Schema> {
-    parse(schema, 0, encryption)
+/// Where a schema stands.
+#[derive(Clone, Copy)]
+struct Place {
+    depth: usize,
+    /// Whether it is about the document itself, as its parts in `allOf`, `not` and their like are.
+    whole: bool,
+    /// Whether it may say what is encrypted.
+    encryption: bool,
 }
 
-fn parse(source: RawDoc<'_>, depth: usize, encryption: bool) -> Result<Schema> {
-    if depth > MAX_DEPTH {
+pub(super) fn root(schema: RawDoc<'_>, encryption: bool) -> Result<Schema> {
+    parse(schema, Place { depth: 0, whole: true, encryption })
+}
+
+fn parse(source: RawDoc<'_>, place: Place) -> Result<Schema> {
+    if place.depth > MAX_DEPTH {
         bail!(Code::OVERFLOW, "Maximum number of nested $jsonSchema levels exceeded: {MAX_DEPTH}");
     }
     sheaf_meter::tick(8)?;
@@ -67,23 +77,41 @@ fn parse(source: RawDoc<'_>, depth: usize, encryption: bool) -> Result<Schema> {
     for keyword in KEYWORDS {
         if let Some(element) = source.element(keyword) {
             sheaf_meter::grow(RULE_BYTES)?;
-            rules.extend(Parser { source, keyword, element, depth, encryption }.rule()?);
+            rules.extend(Parser { source, keyword, element, place }.rule()?);
+        } else {
+            check_bound_of(keyword, source)?;
         }
     }
-    for (keyword, bound) in [("exclusiveMaximum", "maximum"), ("exclusiveMinimum", "minimum")] {
-        if let Some(value) = source.get(keyword) {
-            if source.get(bound).is_none() {
-                bail!(
-                    Code::FAILED_TO_PARSE,
-                    "$jsonSchema keyword '{bound}' must be a present if {keyword} is present"
-                );
-            }
-            if value.as_bool().is_none() {
-                bail!(Code::TYPE_MISMATCH, "$jsonSchema keyword '{keyword}' must be a boolean");
-            }
-        }
+    // A document is an object: where another type is asked for, nothing else counts.
+    let impossible = |rule: &Rule| match rule {
+        Rule::Type { types, .. } => !types.contains(Type::Document),
+        rule => matches!(rule, Rule::Encrypt(_)),
+    };
+    if place.whole && rules.iter().any(impossible) {
+        rules = vec![Rule::Never];
     }
+    rules.sort_by_key(Rule::rank);
     Ok(Schema { source: source.into(), rules })
+}
+
+/// The keyword that makes a bound exclusive, if the keyword is a bound.
+fn exclusive_of(keyword: &str) -> Option<&'static str> {
+    match keyword {
+        "maximum" => Some("exclusiveMaximum"),
+        "minimum" => Some("exclusiveMinimum"),
+        _ => None,
+    }
+}
+
+/// What makes a bound exclusive wants the bound.
+fn check_bound_of(keyword: &str, source: RawDoc<'_>) -> Result<()> {
+    match exclusive_of(keyword).filter(|exclusive| source.element(exclusive).is_some()) {
+        Some(exclusive) => bail!(
+            Code::FAILED_TO_PARSE,
+            "$jsonSchema keyword '{keyword}' must be a present if {exclusive} is present"
+        ),
+        None => Ok(()),
+    }
 }
 
 fn check_keywords(source: RawDoc<'_>) -> Result<()> {
@@ -100,7 +128,9 @@ fn check_keywords(source: RawDoc<'_>) -> Result<()> {
             bail!(Code::FAILED_TO_PARSE, "Duplicate $jsonSchema keyword: {keyword}");
         }
         seen.push(keyword);
-        if matches!(keyword, "title" | "description") && element.value().as_str().is_none() {
+    }
+    for keyword in ["description", "title"] {
+        if source.get(keyword).is_some_and(|text| text.as_str().is_none()) {
             bail!(Code::TYPE_MISMATCH, "$jsonSchema keyword '{keyword}' must be of type string");
         }
     }
@@ -134,20 +164,18 @@ struct Parser<'s> {
     source: RawDoc<'s>,
     keyword: &'static str,
     element: Element<'s>,
-    depth: usize,
-    /// Whether the schema may say what is encrypted.
-    encryption: bool,
+    place: Place,
 }
 
 impl<'s> Parser<'s> {
     fn rule(&self) -> Result<Option<Rule>> {
         Ok(Some(match self.keyword {
             "multipleOf" => Rule::MultipleOf(self.positive()?),
-            "maximum" => Rule::Maximum { bound: self.number()?, exclusive: self.is_set("exclusiveMaximum") },
-            "minimum" => Rule::Minimum { bound: self.number()?, exclusive: self.is_set("exclusiveMinimum") },
+            "maximum" => Rule::Maximum { exclusive: self.is_exclusive()?, bound: self.number()? },
+            "minimum" => Rule::Minimum { exclusive: self.is_exclusive()?, bound: self.number()? },
             "maxLength" => Rule::MaxLength(self.count()?),
             "minLength" => Rule::MinLength(self.count()?),
-            "pattern" => Rule::Pattern(self.pattern()?),
+            "pattern" => return self.pattern(),
             "minItems" => Rule::MinItems(self.count()?),
             "maxItems" => Rule::MaxItems(self.count()?),
             "uniqueItems" => match self.value() {
@@ -157,7 +185,7 @@ impl<'s> Parser<'s> {
             },
             "items" => match self.value() {
                 Value::Document(schema) => Rule::Items(Box::new(self.nested(schema)?)),
-                Value::Array(array) => Rule::ItemsEach(self.schemas(array)?),
+                Value::Array(array) => Rule::ItemsEach(self.schemas(array, false)?),
                 _ => return self.wrong("an array or an object"),
             },
             "additionalItems" => return self.additional_items(),
@@ -169,15 +197,19 @@ impl<'s> Parser<'s> {
             "properties" => Rule::Properties(self.properties()?),
             "patternProperties" => Rule::PatternProperties(self.pattern_properties()?),
             "additionalProperties" => return self.additional_properties(),
-            "required" => Rule::Required(self.names(self.value())?),
+            "required" => Rule::Required(self.required()?),
             "minProperties" => Rule::MinProperties(self.count()?),
             "maxProperties" => Rule::MaxProperties(self.count()?),
             "dependencies" => Rule::Dependencies(self.dependencies()?),
             "allOf" => Rule::AllOf(self.alternatives()?),
             "anyOf" => Rule::AnyOf(self.alternatives()?),
             "oneOf" => Rule::OneOf(self.alternatives()?),
-            "not" => Rule::Not(Box::new(self.nested(self.object()?)?)),
-            "enum" => Rule::Enum(self.enumeration()?),
+            "not" => Rule::Not(Box::new(self.alike(self.object()?)?)),
+            "enum" => match self.enumeration()? {
+                // Documents are compared with documents only.
+                values if self.place.whole && !values.iter().any(is_document) => Rule::EmptyEnum,
+                values => Rule::Enum(values),
+            },
             "type" => Rule::Type { keyword: "type", types: self.json_types()? },
             _ => Rule::Type { keyword: "bsonType", types: self.bson_types()? },
         }))
@@ -196,13 +228,19 @@ impl<'s> Parser<'s> {
         )
     }
 
+    /// A schema of parts: properties or items.
     fn nested(&self, schema: RawDoc<'_>) -> Result<Schema> {
-        parse(schema, self.depth + 1, self.encryption)
+        parse(schema, Place { depth: self.place.depth + 1, whole: false, ..self.place })
+    }
+
+    /// A schema of what this one is about.
+    fn alike(&self, schema: RawDoc<'_>) -> Result<Schema> {
+        parse(schema, Place { depth: self.place.depth + 1, ..self.place })
     }
 
     /// The fields of a keyword about encryption.
     fn encryption(&self) -> Result<RawDoc<'s>> {
-        if !self.encryption {
+        if !self.place.encryption {
             bail!(
                 Code::QUERY_FEATURE_NOT_ALLOWED,
                 "Encryption-related validator keywords are not allowed in this context"
@@ -234,8 +272,14 @@ impl<'s> Parser<'s> {
         self.value().as_doc().map_or_else(|| self.wrong("an object"), Ok)
     }
 
-    fn is_set(&self, modifier: &str) -> bool {
-        self.source.get(modifier).and_then(|value| value.as_bool()).unwrap_or(false)
+    /// Whether the bound itself is out of bounds.
+    fn is_exclusive(&self) -> Result<bool> {
+        let Some(exclusive) = exclusive_of(self.keyword) else { return Ok(false) };
+        match self.source.get(exclusive) {
+            None => Ok(false),
+            Some(Value::Bool(exclusive)) => Ok(exclusive),
+            Some(_) => bail!(Code::TYPE_MISMATCH, "$jsonSchema keyword '{exclusive}' must be a boolean"),
+        }
     }
 
     fn number(&self) -> Result<OwnedValue> {
@@ -244,8 +288,8 @@ impl<'s> Parser<'s> {
 
     fn positive(&self) -> Result<OwnedValue> {
         let n = self.number()?;
-        let value = n.as_value();
-        if number::is_zero(value) || value.as_f64().is_none_or(|n| n <= 0.0 || n.is_nan()) {
+        // NaN counts as positive, and nothing is a multiple of it.
+        if number::to_decimal(n.as_value()).is_none_or(|n| n.is_zero() || n.is_negative()) {
             bail!(Code::FAILED_TO_PARSE, "$jsonSchema keyword 'multipleOf' must have a positive value");
         }
         Ok(n)
@@ -264,18 +308,21 @@ impl<'s> Parser<'s> {
         )
     }
 
-    fn pattern(&self) -> Result<Regex> {
+    fn pattern(&self) -> Result<Option<Rule>> {
         match self.value() {
-            Value::String(text) => Regex::new(text, ""),
+            // A document is no string, so that mongod does not even read the pattern.
+            Value::String(_) if self.place.whole => Ok(None),
+            Value::String(text) => Ok(Some(Rule::Pattern(Regex::new(text, "")?))),
             _ => self.wrong("a string"),
         }
     }
 
-    fn schemas(&self, array: RawDoc<'_>) -> Result<Vec<Schema>> {
+    /// A list of schemas: of what this one is about, or of items.
+    fn schemas(&self, array: RawDoc<'_>, alike: bool) -> Result<Vec<Schema>> {
         let schema = |item: Value<'_>| match item {
             Value::Document(schema) => {
                 sheaf_meter::grow(size_of::<Schema>())?;
-                self.nested(schema)
+                if alike { self.alike(schema) } else { self.nested(schema) }
             }
             other => bail!(
                 Code::TYPE_MISMATCH,
@@ -292,7 +339,7 @@ impl<'s> Parser<'s> {
             Value::Array(array) if array.is_empty() => {
                 bail!(Code::BAD_VALUE, "$jsonSchema keyword '{}' must be a non-empty array", self.keyword)
             }
-            Value::Array(array) => self.schemas(array),
+            Value::Array(array) => self.schemas(array, true),
             _ => self.wrong("an array"),
         }
     }
@@ -334,8 +381,20 @@ impl<'s> Parser<'s> {
     }
 
     fn pattern_properties(&self) -> Result<Vec<(Regex, Schema)>> {
-        let with_regex = |(pattern, schema): (Box<str>, Schema)| Ok((property_pattern(&pattern)?, schema));
-        self.properties()?.into_iter().map(with_regex).collect()
+        let mut properties = Vec::new();
+        for element in self.object()?.iter() {
+            let Value::Document(schema) = element.value() else {
+                bail!(
+                    Code::TYPE_MISMATCH,
+                    "$jsonSchema keyword 'patternProperties' has property '{}' which is not an object",
+                    element.key()
+                );
+            };
+            sheaf_meter::grow(size_of::<(Regex, Schema)>())?;
+            let schema = self.nested(schema)?;
+            properties.push((property_pattern(element.key())?, schema));
+        }
+        Ok(properties)
     }
 
     fn additional_properties(&self) -> Result<Option<Rule>> {
@@ -356,49 +415,23 @@ impl<'s> Parser<'s> {
         }))
     }
 
-    /// A non-empty list of different names.
-    fn names(&self, value: Value<'_>) -> Result<Vec<Box<str>>> {
-        let Value::Array(array) = value else { return self.wrong("an array") };
-        if array.is_empty() {
-            bail!(Code::FAILED_TO_PARSE, "$jsonSchema keyword '{}' cannot be an empty array", self.keyword);
+    fn required(&self) -> Result<Vec<Box<str>>> {
+        match self.value() {
+            Value::Array(array) => names(array, "$jsonSchema keyword 'required'"),
+            _ => self.wrong("an array"),
         }
-        let mut names: Vec<Box<str>> = Vec::new();
-        for item in array.values() {
-            let Value::String(name) = item else {
-                bail!(
-                    Code::TYPE_MISMATCH,
-                    "$jsonSchema keyword '{}' must be an array of strings, but found an element of type {}",
-                    self.keyword,
-                    item.type_name()
-                );
-            };
-            sheaf_meter::tick(1 + names.len() as u32 / 8)?;
-            if names.iter().any(|known| **known == *name) {
-                bail!(
-                    Code::FAILED_TO_PARSE,
-                    "$jsonSchema keyword '{}' array cannot contain duplicate values",
-                    self.keyword
-                );
-            }
-            sheaf_meter::grow(size_of::<Box<str>>() + name_bytes(name))?;
-            names.push(name.into());
-        }
-        Ok(names)
     }
 
     fn dependencies(&self) -> Result<Vec<(Box<str>, Dependency)>> {
         let mut dependencies = Vec::new();
         for element in self.object()?.iter() {
+            let of = || format!("property '{}' in $jsonSchema keyword 'dependencies'", element.key());
             let dependency = match element.value() {
-                Value::Document(schema) => Dependency::Schema(self.nested(schema)?),
-                array @ Value::Array(_) => Dependency::Properties(self.names(array)?),
-                other => bail!(
-                    Code::TYPE_MISMATCH,
-                    "Dependency '{}' in $jsonSchema keyword 'dependencies' must be either an object or an array, but got \
-                     an element of type {}",
-                    element.key(),
-                    other.type_name()
-                ),
+                Value::Document(schema) => Dependency::Schema(self.alike(schema)?),
+                Value::Array(array) => Dependency::Properties(names(array, &of())?),
+                // They may be explained like schemas.
+                Value::String(_) if matches!(element.key(), "title" | "description") => continue,
+                _ => bail!(Code::TYPE_MISMATCH, "{} must be either an object or an array", of()),
             };
             sheaf_meter::grow(size_of::<(Box<str>, Dependency)>() + name_bytes(element.key()))?;
             dependencies.push((element.key().into(), dependency));
@@ -422,14 +455,6 @@ impl<'s> Parser<'s> {
 
     fn bson_types(&self) -> Result<TypeSet> {
         self.check_type_names()?;
-        let integer = |name: Value<'_>| name.as_str() == Some("integer");
-        let named = match self.value() {
-            Value::Array(names) => names.values().any(integer),
-            name => integer(name),
-        };
-        if named {
-            bail!(Code::FAILED_TO_PARSE, "$jsonSchema type 'integer' is not currently supported.");
-        }
         parse_type_set(self.value(), false)
     }
 
@@ -443,9 +468,6 @@ impl<'s> Parser<'s> {
         };
         for name in names {
             match name {
-                "integer" => {
-                    bail!(Code::FAILED_TO_PARSE, "$jsonSchema type 'integer' is not currently supported.")
-                }
                 "number" => set.number = true,
                 "boolean" => set.types.push(8),
                 "array" => set.types.push(4),
@@ -459,33 +481,72 @@ impl<'s> Parser<'s> {
     }
 
     fn check_type_names(&self) -> Result<()> {
-        match self.value() {
-            Value::String(_) => Ok(()),
-            Value::Array(names) if names.is_empty() => {
+        let names = match self.value() {
+            Value::String(name) => return check_type_name(name),
+            Value::Array(names) => names,
+            _ => return self.wrong("either a string or an array of strings"),
+        };
+        let mut seen = Vec::new();
+        for name in names.values() {
+            let Value::String(name) = name else {
+                bail!(
+                    Code::TYPE_MISMATCH,
+                    "$jsonSchema keyword '{}' array elements must be strings",
+                    self.keyword
+                );
+            };
+            check_type_name(name)?;
+            if seen.contains(&name) {
                 bail!(
                     Code::FAILED_TO_PARSE,
-                    "$jsonSchema keyword '{}' must name at least one type",
+                    "$jsonSchema keyword '{}' has duplicate value: {name}",
                     self.keyword
-                )
+                );
             }
-            Value::Array(names) => {
-                let mut seen = Vec::new();
-                for name in names.values() {
-                    let Value::String(name) = name else {
-                        return self.wrong("either a string or an array of strings");
-                    };
-                    if seen.contains(&name) {
-                        bail!(
-                            Code::FAILED_TO_PARSE,
-                            "$jsonSchema keyword '{}' has duplicate value: \"{name}\"",
-                            self.keyword
-                        );
-                    }
-                    seen.push(name);
-                }
-                Ok(())
-            }
-            _ => self.wrong("either a string or an array of strings"),
+            seen.push(name);
         }
+        if seen.is_empty() {
+            bail!(
+                Code::FAILED_TO_PARSE,
+                "$jsonSchema keyword '{}' must name at least one type",
+                self.keyword
+            );
+        }
+        Ok(())
     }
+}
+
+fn check_type_name(name: &str) -> Result<()> {
+    if name == "integer" {
+        bail!(Code::FAILED_TO_PARSE, "$jsonSchema type 'integer' is not currently supported.");
+    }
+    Ok(())
+}
+
+fn is_document(value: &OwnedValue) -> bool {
+    matches!(value.as_value(), Value::Document(_))
+}
+
+/// A non-empty list of different names; `of` says whose it is.
+fn names(array: RawDoc<'_>, of: &str) -> Result<Vec<Box<str>>> {
+    if array.is_empty() {
+        bail!(Code::FAILED_TO_PARSE, "{of} cannot be an empty array");
+    }
+    let mut names: Vec<Box<str>> = Vec::new();
+    for item in array.values() {
+        let Value::String(name) = item else {
+            bail!(
+                Code::TYPE_MISMATCH,
+                "{of} must be an array of strings, but found an element of type: {}",
+                item.type_name()
+            );
+        };
+        sheaf_meter::tick(1 + names.len() as u32 / 8)?;
+        if names.iter().any(|known| **known == *name) {
+            bail!(Code::FAILED_TO_PARSE, "{of} array cannot contain duplicate values");
+        }
+        sheaf_meter::grow(size_of::<Box<str>>() + name_bytes(name))?;
+        names.push(name.into());
+    }
+    Ok(names)
 }

@@ -58,11 +58,15 @@ pub(super) enum Rule {
     OneOf(Vec<Schema>),
     Not(Box<Schema>),
     Enum(Vec<OwnedValue>),
+    /// An `enum` for documents that holds none.
+    EmptyEnum,
     /// `type` or `bsonType`, whichever it was.
     Type {
         keyword: &'static str,
         types: TypeSet,
     },
+    /// No document is of the type that is asked for: the schema as a whole fails.
+    Never,
 }
 
 /// `additionalItems`, `additionalProperties`: none, or those that satisfy a schema.
@@ -106,8 +110,24 @@ impl Rule {
             Rule::AnyOf(_) => "anyOf",
             Rule::OneOf(_) => "oneOf",
             Rule::Not(_) => "not",
-            Rule::Enum(_) => "enum",
+            Rule::Enum(_) | Rule::EmptyEnum => "enum",
             Rule::Type { keyword, .. } => keyword,
+            Rule::Never => "$jsonSchema",
+        }
+    }
+
+    /// Where mongod reports the rule: those of one rank in the order in which they are read.
+    pub(super) fn rank(&self) -> u8 {
+        match self {
+            Rule::Properties(_) => 1,
+            Rule::AdditionalProperties { .. } => 2,
+            Rule::PatternProperties(_) => 3,
+            Rule::Required(_) => 4,
+            Rule::MinProperties(_) | Rule::MaxProperties(_) | Rule::Dependencies(_) => 5,
+            Rule::AllOf(_) | Rule::AnyOf(_) | Rule::OneOf(_) | Rule::Not(_) => 6,
+            Rule::Enum(_) | Rule::EmptyEnum => 7,
+            Rule::Type { .. } | Rule::Never => 8,
+            _ => 0,
         }
     }
 }

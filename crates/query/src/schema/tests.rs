@@ -128,7 +128,63 @@ fn the_document_itself_is_an_object() {
     assert!(check(doc! { "bsonType": "object" }));
     assert!(!check(doc! { "bsonType": "string" }));
     assert!(check(doc! { "enum": [{ "a": 1 }] }));
+    // Nothing but an object can be asked of a document; the rest is read, and has no effect.
+    assert!(!check(doc! { "enum": [1, "x"] }));
+    assert!(!check(doc! { "allOf": [{ "type": "string" }] }));
+    assert!(check(doc! { "not": { "bsonType": "string" }, "pattern": "(", "minimum": 5 }));
     assert!(check(doc! {}));
+}
+
+#[test]
+fn names_with_dots_are_paths() {
+    let holds =
+        |schema: DocBuf, doc: DocBuf| Schema::parse(schema.as_raw()).unwrap().matches(doc.as_raw()).unwrap();
+    let inner = || doc! { "a": { "b": 1 } };
+    let list = || doc! { "a": [{ "b": "x" }, { "b": 1 }] };
+    let number = || doc! { "properties": { "a.b": { "bsonType": "int" } } };
+    assert!(holds(number(), inner()) && holds(number(), list()) && holds(number(), doc! { "a": 1 }));
+    assert!(!holds(number(), doc! { "a": { "b": "x" } }));
+    assert!(holds(doc! { "required": ["a.b"] }, inner()) && !holds(doc! { "required": ["a.c"] }, inner()));
+    let together = || doc! { "dependencies": { "a.b": ["a.c"] } };
+    assert!(!holds(together(), inner()) && holds(together(), doc! { "a": { "b": 1, "c": 1 } }));
+    // Which properties are additional goes by their own names.
+    assert!(!holds(doc! { "properties": { "a.b": {} }, "additionalProperties": false }, inner()));
+}
+
+#[test]
+fn multiples_of_extremes() {
+    let dec = |text: &str| Value::Decimal128(text.parse().unwrap());
+    let holds = |of: Value<'_>, value: Value<'_>| {
+        schema(doc! { "multipleOf": of }).matches(doc! { "a": value }.as_raw()).unwrap()
+    };
+    assert!(holds(dec("1E-500"), Value::Int32(3)) && holds(dec("1E-500"), dec("3E-500")));
+    assert!(!holds(Value::Double(f64::NAN), Value::Int32(0)));
+    assert!(holds(Value::Double(f64::INFINITY), Value::Int32(0)));
+    assert!(!holds(Value::Double(f64::INFINITY), Value::Int32(3)));
+}
+
+#[test]
+fn the_first_of_several_errors() {
+    let table: &[(DocBuf, i32)] = &[
+        // Unknown keywords come first, then what is said to people, then types, then the rest.
+        (doc! { "title": 1, "foo": 1 }, 9),
+        (doc! { "title": 1, "type": "object", "bsonType": "object" }, 14),
+        (doc! { "pattern": 1, "type": "nonsense" }, 2),
+        (doc! { "minLength": -1, "pattern": 1 }, 14),
+        (doc! { "multipleOf": "x", "minLength": -1 }, 9),
+        (doc! { "maximum": "x", "multipleOf": 0 }, 9),
+        (doc! { "allOf": [], "required": [1] }, 14),
+        (doc! { "enum": 1, "allOf": [] }, 2),
+        (doc! { "properties": { "a": 1 }, "required": [] }, 9),
+        (doc! { "minItems": -1, "exclusiveMaximum": 1 }, 9),
+        (doc! { "bsonType": ["integer", 1] }, 9),
+        (doc! { "bsonType": [1, "integer"] }, 14),
+        (doc! { "patternProperties": { "(": { "foo": 1 } } }, 9),
+        (doc! { "patternProperties": { "(": {}, "x": 1 } }, 2),
+    ];
+    for (schema, code) in table {
+        assert_eq!(Schema::parse(schema.as_raw()).unwrap_err().code().0, *code, "{schema:?}");
+    }
 }
 
 #[test]
@@ -162,6 +218,10 @@ fn refused() {
         (doc! { "items": 1 }, 14),
         (doc! { "uniqueItems": 1 }, 14),
         (doc! { "dependencies": { "a": 1 } }, 14),
+        (doc! { "dependencies": { "title": 1 } }, 14),
+        (doc! { "dependencies": { "a": "x" } }, 14),
+        (doc! { "dependencies": { "a": [] } }, 9),
+        (doc! { "multipleOf": -0.0 }, 9),
         (doc! { "title": 1 }, 14),
     ];
     for (schema, code) in table {

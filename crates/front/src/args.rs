@@ -7,7 +7,7 @@
 mod convert;
 
 pub(crate) use convert::wrong_type;
-pub use convert::{Array, FromValue, Loose, NonNegative, exact_i64, in_range, safe_i64};
+pub use convert::{Array, Flag, FromValue, Loose, NonNegative, Object, exact_i64, in_range, safe_i64};
 
 use std::collections::HashSet;
 

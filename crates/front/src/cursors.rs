@@ -317,6 +317,9 @@ impl<C: Cursor + 'static> Cursors<C> {
                 break id;
             }
         };
+        // The cursor keeps what is left of `maxTimeMS`, and nothing of the time of this command alone.
+        let own = op.max_time_ms().is_some() || op.generic.max_time_ms_op_only.is_none();
+        let time_left = op.time_left().filter(|_| own);
         let info = Arc::new(CursorInfo {
             id,
             namespace: namespace.to_owned(),
@@ -329,7 +332,7 @@ impl<C: Cursor + 'static> Cursors<C> {
             created_millis: op.now_millis(),
             api: op.api(),
             comment,
-            time_left: Mutex::new(op.time_left()),
+            time_left: Mutex::new(time_left),
             read_concern: op.read_concern(),
             await_until: Mutex::new(None),
             up_to: AtomicU64::new(0),

@@ -302,6 +302,7 @@ fn default_limit(request: &Request<'_>) -> Option<u64> {
 /// When the operation's time is over. `getMore` gives `maxTimeMS` a meaning of its own.
 fn deadline(request: &Request<'_>, began: Instant) -> Option<Instant> {
     let limit = request.max_time_ms().or_else(|| default_limit(request));
+    let limit = limit.into_iter().chain(request.generic.max_time_ms_op_only).min();
     let limit = limit.filter(|_| request.command.name != "getMore")?;
     let fail_points = &request.front.fail_points;
     if fail_points.enter("maxTimeNeverTimeOut", |_| true).is_some() {

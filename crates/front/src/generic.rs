@@ -2,8 +2,9 @@
 
 use sheaf_bson::{Binary, DocWriter, Element, RawDoc, Sink, Timestamp, Value};
 use sheaf_errors::{Code, Result, bail};
+use uuid::Uuid;
 
-use crate::args::{At, FromValue, safe_i64};
+use crate::args::{At, Flag, FromValue, safe_i64};
 use crate::concern::{ReadConcern, WriteConcern};
 use crate::session::LogicalSessionId;
 
@@ -26,6 +27,10 @@ pub struct GenericArgs<'a> {
     pub write_concern: Option<WriteConcern<'a>>,
     /// `maxTimeMS`.
     pub max_time_ms: Option<u64>,
+    /// `maxTimeMSOpOnly`: the time that this command has, and not what its cursor keeps.
+    pub max_time_ms_op_only: Option<u64>,
+    /// `txnRetryCounter`: how often a router has begun the transaction anew.
+    pub txn_retry_counter: Option<i32>,
     /// `apiVersion`.
     pub api_version: Option<&'a str>,
     /// `apiStrict`.
@@ -172,6 +177,8 @@ pub fn is_generic(name: &[u8]) -> bool {
         // Internal to clusters; drivers never send them, and a single node has no use for them.
         b"stmtId" => false,
         b"maxTimeMSOpOnly"
+        | b"clientOperationKey"
+        | b"txnRetryCounter"
         | b"shardVersion"
         | b"databaseVersion"
         | b"retryOf"
@@ -254,6 +261,17 @@ impl<'a> GenericArgs<'a> {
                 }
             }
             "maxTimeMS" => self.max_time_ms = max_time_ms(value)?,
+            "maxTimeMSOpOnly" => self.max_time_ms_op_only = time_limit(value, name, OP_ONLY_MAX)?,
+            "txnRetryCounter" => match value {
+                Value::Int32(n) => self.txn_retry_counter = Some(n),
+                Value::Null | Value::Undefined => {}
+                other => return Err(crate::args::wrong_type(&other, &at, "int")),
+            },
+            "mayBypassWriteBlocking" | "rawData" => _ = Flag::from_value(value, &at)?,
+            "clientOperationKey" => _ = Uuid::from_value(value, &at)?,
+            "$client" | "$configServerState" | "$queryOptions" | "databaseVersion" | "tracking_info" => {
+                _ = RawDoc::from_value(value, &at)?;
+            }
             "apiVersion" => self.api_version = <&str>::from_value(value, &at)?,
             "apiStrict" => self.api_strict = bool::from_value(value, &at)?,
             "apiDeprecationErrors" => self.api_deprecation_errors = bool::from_value(value, &at)?,
@@ -289,30 +307,33 @@ impl<'a> GenericArgs<'a> {
     }
 }
 
+/// Routers add a little to what they were given, so that it is they who find that the time is over.
+const OP_ONLY_MAX: i64 = i32::MAX as i64 + 100;
+
 /// `maxTimeMS`: a whole number of milliseconds, at most 2^31 - 1; 0 means no limit.
 ///
 /// Errors: `BadValue` for a number out of range, `TypeMismatch`/`FailedToParse` for others.
 pub fn max_time_ms(value: Value<'_>) -> Result<Option<u64>> {
+    time_limit(value, "maxTimeMS", i64::from(i32::MAX))
+}
+
+fn time_limit(value: Value<'_>, name: &str, most: i64) -> Result<Option<u64>> {
     if value.is_nullish() {
         return Ok(None);
     }
     if !value.is_number() {
-        bail!(
-            Code::TYPE_MISMATCH,
-            "maxTimeMS must be a number, but got a value of type {}",
-            value.type_name()
-        );
+        bail!(Code::TYPE_MISMATCH, "{name} must be a number, but got a value of type {}", value.type_name());
     }
     if value.as_exact_i64().is_none() {
         let shown = sheaf_bson::value_text(value);
         match value.as_f64().filter(|n| n.abs() < 9.3e18) {
-            Some(_) => bail!(Code::FAILED_TO_PARSE, "Expected an integer: maxTimeMS: {shown}"),
-            None => bail!(Code::FAILED_TO_PARSE, "Cannot represent as a 64-bit integer: maxTimeMS: {shown}"),
+            Some(_) => bail!(Code::FAILED_TO_PARSE, "Expected an integer: {name}: {shown}"),
+            None => bail!(Code::FAILED_TO_PARSE, "Cannot represent as a 64-bit integer: {name}: {shown}"),
         }
     }
     match safe_i64(value) {
-        Some(n) if (0..=i64::from(i32::MAX)).contains(&n) => Ok((n > 0).then_some(n as u64)),
-        Some(n) => bail!(Code::BAD_VALUE, "{n} value for maxTimeMS is out of range [0, {}]", i32::MAX),
+        Some(n) if (0..=most).contains(&n) => Ok((n > 0).then_some(n as u64)),
+        Some(n) => bail!(Code::BAD_VALUE, "{n} value for {name} is out of range [0, {most}]"),
         None => Ok(None),
     }
 }

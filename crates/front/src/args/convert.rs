@@ -26,6 +26,14 @@ pub struct NonNegative(pub i64);
 #[derive(Clone, Copy, Debug)]
 pub struct Loose(pub bool);
 
+/// A boolean that takes nothing else, not even null: MongoDB reads these by hand, and keeps to it for the sake of its stable API.
+#[derive(Clone, Copy, Debug)]
+pub struct Flag(pub bool);
+
+/// A document that takes nothing else, not even null, as the parts of a `find` are.
+#[derive(Clone, Copy, Debug)]
+pub struct Object<'a>(pub RawDoc<'a>);
+
 /// `TypeMismatch` in the words of MongoDB's generated parsers.
 pub(crate) fn wrong_type(value: &Value<'_>, at: &At<'_>, expected: &str) -> Error {
     Error::type_mismatch(format!(
@@ -127,6 +135,31 @@ impl<'a> FromValue<'a> for Loose {
             Value::Null | Value::Undefined | Value::Missing => Ok(None),
             number if number.is_number() => Ok(Some(Loose(number.truthy()))),
             other => Err(wrong_types(&other, at, "bool, long, int, decimal, double")),
+        }
+    }
+}
+
+impl<'a> FromValue<'a> for Flag {
+    fn from_value(value: Value<'a>, at: &At<'_>) -> Result<Option<Self>> {
+        match value {
+            Value::Bool(b) => Ok(Some(Flag(b))),
+            Value::Missing => Ok(None),
+            other => bail!(
+                Code::TYPE_MISMATCH,
+                "Field '{}' should be a boolean value, but found: {}",
+                at.field(),
+                other.type_name()
+            ),
+        }
+    }
+}
+
+impl<'a> FromValue<'a> for Object<'a> {
+    fn from_value(value: Value<'a>, at: &At<'_>) -> Result<Option<Self>> {
+        match value {
+            Value::Document(doc) => Ok(Some(Object(doc))),
+            Value::Missing => Ok(None),
+            _ => bail!(Code::TYPE_MISMATCH, "Expected field {} to be of type object", at.field()),
         }
     }
 }

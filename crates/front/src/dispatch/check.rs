@@ -116,6 +116,13 @@ pub fn session_arguments(
     if txn_number < 0 {
         bail!(Code::INVALID_OPTIONS, "Transaction number cannot be negative");
     }
+    match generic.txn_retry_counter {
+        Some(_) if generic.autocommit.is_none() => {
+            bail!(Code::INVALID_OPTIONS, "Cannot specify txnRetryCounter for a retryable write")
+        }
+        Some(counter) if counter < 0 => bail!(Code::INVALID_OPTIONS, "txnRetryCounter cannot be negative"),
+        _ => {}
+    }
     match (generic.autocommit, generic.start_transaction) {
         (Some(true), _) => {
             bail!(Code::INVALID_OPTIONS, "Specifying autocommit=true is not allowed.")

@@ -2,6 +2,9 @@
 
 use sheaf_bson::{Binary, DocBuf, DocWriter, RawDoc, Sink, Value};
 use sheaf_errors::{Code, Result, bail};
+use uuid::Uuid;
+
+use crate::args::{At, FromValue};
 
 /// `lsid`: a UUID made by the driver and, with authentication, the digest of a user.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
@@ -26,14 +29,20 @@ impl LogicalSessionId {
 
     /// Parses `{id: UUID}` or `{id: UUID, uid: digest}`, an operation's `lsid`.
     ///
-    /// Errors: 40414 without `id`, 40413 with one field twice, `TypeMismatch`, `InvalidUUID`, 40415.
+    /// Errors: 40414 without `id`, 40413 with one field twice, `TypeMismatch`, `InvalidUUID`, 40415, `InvalidOptions`.
     pub fn parse(doc: RawDoc<'_>) -> Result<Self> {
-        Self::parse_at(doc, "OperationSessionInfo.lsid")
+        let id = Self::parse_at(doc, "OperationSessionInfo.lsid")?;
+        // Sessions within sessions are what servers have among themselves, and here they have none.
+        if doc.get("txnUUID").is_some_and(|uuid| !uuid.is_nullish()) {
+            bail!(Code::INVALID_OPTIONS, "Internal sessions are only allowed for internal clients");
+        }
+        Ok(id)
     }
 
     /// Parses the same; `place` is the path that errors name.
     pub fn parse_at(doc: RawDoc<'_>, place: &str) -> Result<Self> {
         let (mut id, mut uid) = (None, None);
+        let mut internal = [false; 2];
         let mut named = [false; 2];
         for field in doc {
             if let Some(at) = ["id", "uid"].iter().position(|name| *name == field.key())
@@ -58,8 +67,12 @@ impl LogicalSessionId {
                     other.type_name()
                 ),
                 ("uid", value) => uid = digest(value, place)?.filter(|uid| *uid != NOBODY),
-                ("txnNumber", Value::Int64(_) | Value::Null | Value::Undefined) => {}
-                ("txnUUID", Value::Binary(_) | Value::Null | Value::Undefined) => {}
+                ("txnNumber" | "txnUUID", Value::Null | Value::Undefined) => {}
+                ("txnNumber", Value::Int64(_)) => internal[0] = true,
+                ("txnUUID", value @ Value::Binary(_)) => {
+                    Uuid::from_value(value, &At::new(place, "txnUUID"))?;
+                    internal[1] = true;
+                }
                 (name @ ("txnNumber" | "txnUUID"), other) => {
                     let (found, wanted) =
                         (other.type_name(), if name == "txnUUID" { "binData" } else { "long" });
@@ -73,6 +86,9 @@ impl LogicalSessionId {
                     bail!(40415, "BSON field '{place}.{name}' is an unknown field.")
                 }
             }
+        }
+        if id.is_some() && internal == [true, false] {
+            bail!(Code::INVALID_OPTIONS, "Cannot specify txnNumber in lsid without specifying txnUUID");
         }
         match id {
             Some(id) => Ok(LogicalSessionId { id, uid }),

@@ -8,7 +8,7 @@ use sheaf_bson::{DocBuf, RawDoc, doc};
 use sheaf_cluster::Sharded;
 use sheaf_errors::{Code, Error, Result};
 use sheaf_expr::ParseCx;
-use sheaf_front::args::{Args, Loose, NonNegative};
+use sheaf_front::args::{Args, Flag, NonNegative};
 use sheaf_front::reply::Reply;
 use sheaf_query::matcher::Matcher;
 use sheaf_query::projection::{Mode, Projection};
@@ -116,7 +116,7 @@ impl Find {
             Some(FindSort::None | FindSort::Natural(_)) | None => None,
         };
         let mut flag =
-            |name: &str| -> Result<bool> { Ok(args.optional::<Loose>(name)?.is_some_and(|flag| flag.0)) };
+            |name: &str| -> Result<bool> { Ok(args.optional::<Flag>(name)?.is_some_and(|flag| flag.0)) };
         Ok(Find {
             skip,
             limit,

@@ -3,7 +3,7 @@
 
 use sheaf_bson::{DocBuf, RawDoc, Value, doc};
 use sheaf_errors::{Error, Result};
-use sheaf_front::args::{Args, Loose, NonNegative};
+use sheaf_front::args::{Args, Flag, NonNegative};
 use sheaf_front::reply::Reply;
 
 use super::aggregate::run_here;
@@ -34,7 +34,7 @@ pub fn find(op: &Operation<'_>, name: &str, error: Error) -> Result<Reply> {
         stages.push(DocBuf::new().with("$project", projection));
     }
     let flag = |args: &mut Args<'_>, name: &str| -> Result<bool> {
-        Ok(args.optional::<Loose>(name)?.is_some_and(|flag| flag.0))
+        Ok(args.optional::<Flag>(name)?.is_some_and(|flag| flag.0))
     };
     let first = First {
         size: args.optional::<NonNegative>("batchSize")?.map(|size| size.0 as usize),

@@ -59,17 +59,56 @@ fn a_find_goes_on_behind_the_record_that_a_token_names() {
         ] {
             let (ids, last, _) = batch(&find(&mut connection, name, doc! { (from): token }));
             assert_eq!(ids, expected, "{name}, {from}");
-            // Behind the last one is nothing, and that is where the next find would begin, too.
-            let (ids, same, _) = batch(&find(&mut connection, name, doc! { "$_resumeAfter": &last }));
-            assert_eq!((ids, same), (Vec::new(), last), "{name}");
+            // All is read: there is nothing to go on with.
+            assert_eq!(last, doc! { "$recordId": () }, "{name}");
+            assert_eq!(code(&find(&mut connection, name, doc! { "$_resumeAfter": &last })), Some(211));
         }
+        // A limit ends a read before its end, even with the last document.
+        let (ids, last, _) = batch(&find(&mut connection, name, doc! { "limit": 6 }));
+        assert_eq!(ids.len(), 6, "{name}");
+        let (ids, none, _) = batch(&find(&mut connection, name, doc! { "$_resumeAfter": &last }));
+        assert_eq!((ids, none), (Vec::new(), doc! { "$recordId": () }), "{name}");
         let even = doc! { "filter": { "even": true }, "$_resumeAfter": &token };
         assert_eq!(batch(&find(&mut connection, name, even)).0, [4, 6], "{name}");
         let fresh = doc! { "batchSize": 0 };
         let (_, none, _) = batch(&find(&mut connection, name, fresh));
-        let all = batch(&find(&mut connection, name, doc! { "$_resumeAfter": &none })).0;
+        let all = batch(&find(&mut connection, name, doc! { "$_startAt": &none })).0;
         assert_eq!(all, [1, 2, 3, 4, 5, 6], "{name}");
     }
+}
+
+#[test]
+fn a_tailable_cursor_always_has_a_place_to_go_on_from() {
+    let capped = doc! { "create": "capped", "capped": true, "size": 100_000, "$db": "t" };
+    let (_server, mut connection) = filled(&[capped]);
+    let (ids, last, _) = batch(&find(&mut connection, "capped", doc! { "tailable": true }));
+    assert_eq!(ids.len(), 6);
+    assert_ne!(last, doc! { "$recordId": () });
+}
+
+#[test]
+fn a_pipeline_of_filters_goes_on_like_a_find() {
+    let (_server, mut connection) = filled(&[doc! { "create": "plain", "$db": "t" }]);
+    let mut aggregate = |pipeline: &ArrayBuf, batch_size: i32, more: DocBuf| {
+        let command = DocBuf::build(|out| {
+            out.append("aggregate", "plain").append("pipeline", pipeline);
+            out.append("cursor", &doc! { "batchSize": batch_size });
+            out.append("hint", &doc! { "$natural": 1 }).append("$_requestResumeToken", true);
+            out.append_all(more.as_raw()).append("$db", "t");
+        });
+        connection.run(&command)
+    };
+    let none = ArrayBuf::default();
+    let even =
+        ArrayBuf::of(&[doc! { "$match": { "even": true } }, doc! { "$match": { "_id": { "$gt": 2 } } }]);
+    let (ids, token, cursor) = batch(&aggregate(&none, 2, doc! {}));
+    assert_eq!(ids, [1, 2]);
+    assert_ne!(cursor, 0);
+    assert_eq!(batch(&aggregate(&none, 9, doc! { "$_resumeAfter": &token })).0, [3, 4, 5, 6]);
+    assert_eq!(batch(&aggregate(&none, 9, doc! { "$_startAt": &token })).0, [2, 3, 4, 5, 6]);
+    assert_eq!(batch(&aggregate(&even, 9, doc! { "$_resumeAfter": &token })).0, [4, 6]);
+    let other = ArrayBuf::of(&[doc! { "$limit": 1 }]);
+    assert_eq!(code(&aggregate(&other, 9, doc! {})), Some(115));
 }
 
 #[test]

@@ -1,18 +1,20 @@
 //! `aggregate`.
 
 use sheaf_aggregate::{Namespace, stage_entry};
-use sheaf_bson::{RawDoc, Value};
+use sheaf_bson::{DocBuf, RawDoc, Value};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_exec::plan::query::Hint;
 use sheaf_expr::ParseCx;
 use sheaf_storage::Uuid;
 
 use super::change_stream;
+use super::find::Find;
 use super::pipeline::{PipelineCursor, parse};
 use super::query::{collated_cx, first_batch};
 use super::query_settings;
+use super::resume::Resume;
 use super::writes::check_writable;
-use crate::args::{Args, Loose, NonNegative, check_collection_name};
+use crate::args::{Args, Array, Flag, Loose, NonNegative, check_collection_name};
 use crate::audited;
 use crate::command::*;
 use crate::commands::ddl::names;
@@ -34,6 +36,7 @@ pub struct Aggregate<'a> {
     pub(super) variables: Option<RawDoc<'a>>,
     collation: Option<RawDoc<'a>>,
     uuid: Option<Uuid>,
+    resume: Resume<'a>,
 }
 
 impl<'a> Command<'a, Operation<'a>> for Aggregate<'a> {
@@ -133,6 +136,9 @@ impl<'a> Aggregate<'a> {
             return forward::to_primary(op);
         }
         names::check_uuid(op.view()?.catalog(), &namespace.to_string(), self.uuid)?;
+        if self.resume.is_asked() {
+            return self.resumable(op, &namespace);
+        }
         let hint = Hint::parse(self.hint)?;
         let target = pipeline.target_namespace().map(ToString::to_string);
         let _audited = target.and_then(|target| audited::Target::of(op, &target));
@@ -158,9 +164,8 @@ impl<'a> Aggregate<'a> {
 
     /// Parses; the command inside `explain` needs no `cursor`.
     pub(super) fn parse_as(args: &mut Args<'a>, explained: bool) -> Result<Self> {
-        let flag = |args: &mut Args<'a>, name, otherwise| -> Result<bool> {
-            Ok(args.optional::<Loose>(name)?.map_or(otherwise, |flag| flag.0))
-        };
+        let bypass = args.optional::<Loose>("bypassDocumentValidation")?;
+        let allow_disk_use = args.optional::<Flag>("allowDiskUse")?;
         let collection = match args.own_value() {
             Value::String("") => return Err(args.empty_name()),
             Value::String(name) => {
@@ -170,11 +175,11 @@ impl<'a> Aggregate<'a> {
             number if number.as_exact_i64() == Some(1) => "",
             number if number.is_number() => {
                 bail!(
-                    Code::FAILED_TO_PARSE,
+                    Code::BAD_VALUE,
                     "Invalid command format: the 'aggregate' field must specify a collection name or 1"
                 )
             }
-            other => bail!(Code::TYPE_MISMATCH, "collection name has invalid type {}", other.type_name()),
+            other => bail!(Code::INVALID_NAMESPACE, "collection name has invalid type {}", other.type_name()),
         };
         let pipeline = match args.value("pipeline") {
             Value::Array(stages) => stages,
@@ -221,17 +226,58 @@ impl<'a> Aggregate<'a> {
             batch_size,
             explain,
             hint: args.value("hint"),
-            allow_disk_use: flag(args, "allowDiskUse", true)?,
-            bypass_validation: flag(args, "bypassDocumentValidation", false)?,
+            allow_disk_use: allow_disk_use.is_none_or(|flag| flag.0),
+            bypass_validation: bypass.is_some_and(|flag| flag.0),
             variables: args.optional("let")?,
             collation: args.optional("collation")?,
             uuid: args.optional("collectionUUID")?,
+            resume: Resume::parse(args)?,
         };
         if aggregate.uuid.is_some() && collection.is_empty() {
             bail!(4928901, "collectionUUID is not supported for a collectionless aggregation");
         }
-        args.ignore(&["fromMongos", "needsMerge", "isMapReduceCommand", "exchange"]);
+        check_internal(args)?;
+        aggregate.check_resume(args)?;
         Ok(aggregate)
+    }
+
+    /// Errors: those of tokens; `FailedToParse` on the log, whose reads have tokens of another kind.
+    fn check_resume(&self, args: &Args<'a>) -> Result<()> {
+        if self.resume.is_asked() && is_oplog(args.body(), self.collection) {
+            bail!(
+                Code::FAILED_TO_PARSE,
+                "$_requestResumeToken must not be set for the oplog namespace local.oplog.rs"
+            );
+        }
+        self.resume.check(self.hint, None)
+    }
+
+    /// A pipeline that somebody else can go on with, as its filters alone can be.
+    ///
+    /// Errors: `CommandNotSupported` for other stages, `InvalidPipelineOperator` for views.
+    fn resumable(&self, op: &Operation<'_>, namespace: &Namespace) -> Result<Reply> {
+        let name = namespace.to_string();
+        if op.view()?.collection(&name).is_some_and(|collection| collection.is_view()) {
+            bail!(
+                Code::INVALID_PIPELINE_OPERATOR,
+                "Option $_requestResumeToken not supported in aggregation."
+            );
+        }
+        let filter = |stage: Value<'a>| stage.as_doc()?.get("$match")?.as_doc();
+        let Some(filters) = self.pipeline.values().map(filter).collect::<Option<Vec<_>>>() else {
+            bail!(Code::COMMAND_NOT_SUPPORTED, "resume tokens are of pipelines of $match stages only");
+        };
+        let all = DocBuf::build(|out| match &filters[..] {
+            [] => {}
+            filters => {
+                let mut list = out.array("$and");
+                filters.iter().for_each(|filter| _ = list.push(*filter));
+            }
+        });
+        let find = Find::of_pipeline(self.collection, all.as_raw(), self.hint, self.resume);
+        let find = find.with(self.batch_size, self.collation, self.variables);
+        let query = find.query(op)?;
+        find.scan(op, &name, &query)
     }
 
     /// What the pipeline runs on.
@@ -242,6 +288,69 @@ impl<'a> Aggregate<'a> {
     fn cursor_namespace(&self, op: &Operation<'_>) -> String {
         op.namespace(if self.collection.is_empty() { "$cmd.aggregate" } else { self.collection })
     }
+}
+
+fn is_oplog(body: RawDoc<'_>, collection: &str) -> bool {
+    collection == "oplog.rs" && body.get("$db").and_then(|db| db.as_str()) == Some("local")
+}
+
+/// What routers and members say to each other. It has no effect here, where a router says it in its own way; who says it says it well.
+///
+/// Errors: `TypeMismatch`, 40414, 40415, `BadValue`, `FailedToParse`; `CommandNotSupported` for what would have an effect.
+fn check_internal(args: &mut Args<'_>) -> Result<()> {
+    let mut flag =
+        |name: &str| -> Result<Option<bool>> { Ok(args.optional::<Flag>(name)?.map(|flag| flag.0)) };
+    let from_router = flag("fromMongos")?.or(flag("fromRouter")?);
+    let needs_merge = flag("needsMerge")?;
+    flag("isMapReduceCommand")?;
+    let resharding = flag("$_requestReshardingResumeToken")?;
+    if needs_merge.is_some() && from_router.is_none() {
+        bail!(Code::FAILED_TO_PARSE, "Cannot specify 'needsMerge' without 'fromRouter'");
+    }
+    if resharding == Some(true) {
+        let collection = args.own_value().as_str().unwrap_or_default();
+        if !is_oplog(args.body(), collection) {
+            bail!(
+                Code::FAILED_TO_PARSE,
+                "$_requestReshardingResumeToken must only be set for the oplog namespace, not {collection}"
+            );
+        }
+        bail!(Code::COMMAND_NOT_SUPPORTED, "there are no resume tokens of the oplog");
+    }
+    match args.optional::<RawDoc<'_>>("exchange")? {
+        None => Ok(()),
+        Some(exchange) => check_exchange(exchange),
+    }
+}
+
+/// How a pipeline's documents would be shared out to several cursors.
+fn check_exchange(exchange: RawDoc<'_>) -> Result<()> {
+    let mut spec = Args::of_part("aggregate.exchange", exchange)?;
+    let policy: &str = spec.required("policy")?;
+    if !matches!(policy, "broadcast" | "roundrobin" | "keyRange") {
+        bail!(
+            Code::BAD_VALUE,
+            "Enumeration value '{policy}' for field 'aggregate.exchange.policy' is not a valid value."
+        );
+    }
+    for name in ["consumers", "bufferSize"] {
+        match spec.value(name) {
+            Value::Int32(_) => {}
+            Value::Missing | Value::Null if name == "consumers" => return Err(spec.missing(name)),
+            Value::Missing | Value::Null => {}
+            other => bail!(
+                Code::TYPE_MISMATCH,
+                "BSON field 'aggregate.exchange.{name}' is the wrong type '{}', expected type 'int'",
+                other.type_name()
+            ),
+        }
+    }
+    spec.optional::<bool>("orderPreserving")?;
+    spec.optional::<RawDoc<'_>>("key")?;
+    spec.optional::<Array<'_>>("boundaries")?;
+    spec.optional::<Array<'_>>("consumerIds")?;
+    spec.finish()?;
+    bail!(Code::COMMAND_NOT_SUPPORTED, "a pipeline has one cursor here, and exchanges nothing");
 }
 
 /// Whether the command's pipeline ends with a stage that writes.

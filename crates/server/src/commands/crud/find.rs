@@ -17,7 +17,7 @@ use super::query_settings;
 use super::resume::Resume;
 use sheaf_rows::{Cx, Limits, Operator};
 
-use crate::args::{Args, Loose, NonNegative};
+use crate::args::{Args, Flag, NonNegative, Object};
 use crate::command::*;
 use crate::commands::ddl::names;
 use crate::op::Operation;
@@ -76,30 +76,33 @@ impl<'a> Command<'a, Operation<'a>> for Find<'a> {
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {
         let flag = |args: &mut Args<'a>, name| -> Result<bool> {
-            Ok(args.optional::<Loose>(name)?.is_some_and(|flag| flag.0))
+            Ok(args.optional::<Flag>(name)?.is_some_and(|flag| flag.0))
+        };
+        let object = |args: &mut Args<'a>, name| -> Result<Option<RawDoc<'a>>> {
+            Ok(args.optional::<Object<'a>>(name)?.map(|object| object.0))
         };
         let count = |args: &mut Args<'a>, name| -> Result<Option<u64>> {
             Ok(args.optional::<NonNegative>(name)?.map(|n| n.0 as u64))
         };
         let find = Find {
             collection: args.collection()?,
-            filter: args.optional("filter")?,
-            sort: args.optional("sort")?,
-            projection: args.optional("projection")?,
+            filter: object(args, "filter")?,
+            sort: object(args, "sort")?,
+            projection: object(args, "projection")?,
             hint: args.value("hint"),
             skip: count(args, "skip")?.unwrap_or(0),
             limit: count(args, "limit")?.unwrap_or(0),
             batch_size: count(args, "batchSize")?,
             single_batch: flag(args, "singleBatch")?,
-            min: args.optional("min")?,
-            max: args.optional("max")?,
+            min: object(args, "min")?,
+            max: object(args, "max")?,
             return_key: flag(args, "returnKey")?,
             show_record_id: flag(args, "showRecordId")?,
             tailable: flag(args, "tailable")?,
             await_data: flag(args, "awaitData")?,
             no_timeout: flag(args, "noCursorTimeout")?,
-            allow_disk_use: args.optional::<Loose>("allowDiskUse")?.map(|flag| flag.0),
-            collation: args.optional("collation")?,
+            allow_disk_use: args.optional::<Flag>("allowDiskUse")?.map(|flag| flag.0),
+            collation: object(args, "collation")?,
             variables: args.optional("let")?,
             uuid: args.optional("collectionUUID")?,
             resume: Resume::parse(args)?,
@@ -144,14 +147,65 @@ impl<'a> Command<'a, Operation<'a>> for Find<'a> {
         let query = self.query(op)?;
         let view = op.view()?;
         names::check_uuid(view.catalog(), &namespace, self.uuid)?;
-        let Some(collection) = view.collection(&namespace).cloned() else {
-            sheaf_exec::plan::text::check_collection(query.matcher.as_deref(), &namespace)?;
-            return Ok(empty_cursor(op, &namespace));
-        };
-        if collection.is_view() {
+        if view.collection(&namespace).is_some_and(|collection| collection.is_view()) {
             // Its natural order is that of the collection below, for which the hint holds.
             return op.blocking(|| self.on_view(op, &namespace, query.hint));
         }
+        self.scan(op, &namespace, &query)
+    }
+}
+
+impl<'a> Find<'a> {
+    /// The find that a pipeline of nothing but filters is, for one that somebody can go on with.
+    pub(super) fn of_pipeline(
+        collection: &'a str,
+        filter: RawDoc<'a>,
+        hint: Value<'a>,
+        resume: Resume<'a>,
+    ) -> Self {
+        Find {
+            collection,
+            filter: Some(filter),
+            sort: None,
+            projection: None,
+            hint,
+            skip: 0,
+            limit: 0,
+            batch_size: None,
+            single_batch: false,
+            min: None,
+            max: None,
+            return_key: false,
+            show_record_id: false,
+            tailable: false,
+            await_data: false,
+            no_timeout: false,
+            allow_disk_use: None,
+            collation: None,
+            variables: None,
+            uuid: None,
+            resume,
+            not_on_views: None,
+        }
+    }
+
+    /// The same with what an aggregate says besides.
+    pub(super) fn with(
+        self,
+        batch_size: Option<u64>,
+        collation: Option<RawDoc<'a>>,
+        variables: Option<RawDoc<'a>>,
+    ) -> Self {
+        Find { batch_size, collation, variables, ..self }
+    }
+
+    /// Answers from the collection itself.
+    pub(super) fn scan(&self, op: &Operation<'_>, namespace: &str, query: &Query) -> Result<Reply> {
+        let view = op.view()?;
+        let Some(collection) = view.collection(namespace).cloned() else {
+            sheaf_exec::plan::text::check_collection(query.matcher.as_deref(), namespace)?;
+            return Ok(empty_cursor(op, namespace));
+        };
         if self.tailable && collection.capped.is_none() {
             bail!(
                 Code::BAD_VALUE,
@@ -165,18 +219,16 @@ impl<'a> Command<'a, Operation<'a>> for Find<'a> {
         self.resume.check_record(&collection, &view)?;
         let reads = op.reads(view);
         let mut cx = Cx::new(limits, &interrupt);
-        let mut executor = sheaf_exec::find::open(&query, &collection, &reads, &mut cx)?;
+        let mut executor = sheaf_exec::find::open(query, &collection, &reads, &mut cx)?;
         executor.suspend();
         reads.detach();
         op.metrics().plan_summary.replace(Some(executor.plan().summary()));
-        let cursor = PlanCursor::new(executor, reads, &query, self.await_data, limits);
+        let cursor = PlanCursor::new(executor, reads, query, self.await_data, limits);
         let batch_size = self.batch_size.map(|n| n as usize);
-        first_batch(op, &namespace, Box::new(cursor), batch_size, self.single_batch, self.no_timeout)
+        first_batch(op, namespace, Box::new(cursor), batch_size, self.single_batch, self.no_timeout)
             .map_err(|error| error.context(format!("Executor error during find command: {namespace}")))
     }
-}
 
-impl<'a> Find<'a> {
     /// The shortest way: `{_id: value}` and nothing else is one read, answered from where the document lies.
     fn by_id(&self, op: &Operation<'a>, namespace: &str) -> Result<Option<Reply>> {
         let plain = self.sort.is_none_or(RawDoc::is_empty)

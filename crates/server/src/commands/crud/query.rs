@@ -156,6 +156,10 @@ pub struct PlanCursor {
     waits: Option<Changes>,
     /// Where it began, if whoever reads wants to be told where another could go on.
     resumable: Option<Option<Vec<u8>>>,
+    /// How many documents may come yet, if there is a limit: it ends a read before all is read.
+    left: Option<u64>,
+    /// All is read.
+    at_end: bool,
 }
 
 impl PlanCursor {
@@ -167,7 +171,17 @@ impl PlanCursor {
         if resumable.is_some() {
             executor.keep_last();
         }
-        PlanCursor { executor, reads, limits, tailable: query.tailable, await_data, waits: None, resumable }
+        PlanCursor {
+            executor,
+            reads,
+            limits,
+            tailable: query.tailable,
+            await_data,
+            waits: None,
+            resumable,
+            left: query.limit,
+            at_end: false,
+        }
     }
 }
 
@@ -183,15 +197,17 @@ impl ServerCursor for PlanCursor {
         let before = self.executor.examined();
         // What is short runs right here; what is not may hold the thread up.
         let executor = &mut self.executor;
-        let batch = &mut Filling(batch);
-        let filled = match executor.fill_some(&mut cx, batch, SHORT_WORKS) {
-            Ok(None) => op.blocking(|| executor.fill_some(&mut cx, batch, u64::MAX)),
+        let filling = &mut Filling(batch);
+        let filled = match executor.fill_some(&mut cx, filling, SHORT_WORKS) {
+            Ok(None) => op.blocking(|| executor.fill_some(&mut cx, filling, u64::MAX)),
             other => other,
         };
         executor.suspend();
         self.reads.detach();
         let done = filled?.unwrap_or(true);
         op.metrics().examined(before, self.executor.examined());
+        self.left = self.left.map(|left| left.saturating_sub(batch.count() as u64));
+        self.at_end = done && !self.tailable && self.left != Some(0);
         Ok(if done { Filled::Exhausted } else { Filled::More })
     }
 
@@ -201,6 +217,9 @@ impl ServerCursor for PlanCursor {
 
     fn resume_token(&self) -> Option<DocBuf> {
         let start = self.resumable.as_ref()?;
+        if self.at_end {
+            return Some(resume::token(None));
+        }
         Some(resume::token(self.executor.last().or(start.as_deref())))
     }
 

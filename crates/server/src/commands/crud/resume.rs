@@ -1,14 +1,16 @@
-//! Finds that somebody else can go on with: `$_requestResumeToken`, `$_resumeAfter` and `$_startAt`.
+//! Finds that somebody else can go on with: `$_requestResumeToken`, `$_resumeAfter` and `$_startAt`. An aggregate of nothing but
+//! filters takes them, too.
 //!
 //! A token holds the key of a record, `{$recordId: <binary>}`, as mongod's has it for clustered collections: here every
-//! collection's records are kept by their keys. Who has one passes it back as it is.
+//! collection's records are kept by their keys. Who has one passes it back as it is. Where all is read there is nothing to go on with: the
+//! token holds null, and no read begins behind it.
 
 use sheaf_bson::{Binary, DocBuf, RawDoc, Value};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_exec::plan::query::Start;
 use sheaf_storage::{Collection, View};
 
-use crate::args::{Args, Loose};
+use crate::args::{Args, Flag, Object};
 
 /// What a find says of tokens.
 #[derive(Clone, Copy, Default)]
@@ -23,9 +25,9 @@ impl<'a> Resume<'a> {
     pub fn parse(args: &mut Args<'a>) -> Result<Self> {
         let given = |token: &RawDoc<'a>| !token.is_empty();
         Ok(Resume {
-            is_asked: args.optional::<Loose>("$_requestResumeToken")?.is_some_and(|flag| flag.0),
-            after: args.optional::<RawDoc<'a>>("$_resumeAfter")?.filter(given),
-            at: args.optional::<RawDoc<'a>>("$_startAt")?.filter(given),
+            is_asked: args.optional::<Flag>("$_requestResumeToken")?.is_some_and(|flag| flag.0),
+            after: args.optional::<Object<'a>>("$_resumeAfter")?.map(|token| token.0).filter(given),
+            at: args.optional::<Object<'a>>("$_startAt")?.map(|token| token.0).filter(given),
         })
     }
 
@@ -78,8 +80,11 @@ impl<'a> Resume<'a> {
         if self.is_asked && collection.is_oplog() {
             bail!(Code::COMMAND_NOT_SUPPORTED, "there are no resume tokens of the oplog");
         }
-        let Some(start) = self.start().filter(|start| start.after) else { return Ok(()) };
-        if view.get(collection, &start.record)?.is_none() {
+        if self.after.is_none() {
+            return Ok(());
+        }
+        let record = self.start().map(|start| view.get(collection, &start.record)).transpose()?;
+        if record.flatten().is_none() {
             bail!(
                 Code::KEY_NOT_FOUND,
                 "Failed to resume collection scan: the recordId from which we are attempting to resume no longer exists \

@@ -20,7 +20,7 @@ use super::query::{collated_cx, for_update, parse_update_filter, set_sort};
 use super::writes::{
     StatementOutcomes, WriteFields, check_writable, collection_for_write, refuse_view, with_cx, with_writer,
 };
-use crate::args::{Args, Array, Documents, Loose};
+use crate::args::{Args, Array, Documents};
 use crate::command::*;
 use crate::commands::timeseries::{self, Selected, UpdateParts};
 use crate::op::Operation;
@@ -278,9 +278,8 @@ fn check_stage_names(update: Value<'_>) -> Result<()> {
 impl<'a> UpdateOne<'a> {
     fn parse(doc: RawDoc<'a>) -> Result<Self> {
         let mut args = Args::of_part("update.updates", doc)?;
-        let flag = |args: &mut Args<'a>, name| -> Result<bool> {
-            Ok(args.optional::<Loose>(name)?.is_some_and(|flag| flag.0))
-        };
+        let flag =
+            |args: &mut Args<'a>, name| -> Result<bool> { Ok(args.optional::<bool>(name)?.unwrap_or(false)) };
         let array_filters = array_filters(&mut args, "update.updates")?;
         let one = UpdateOne {
             q: args.required("q")?,

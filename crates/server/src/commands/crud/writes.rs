@@ -9,7 +9,7 @@ use sheaf_front::statements::StatementIds;
 use sheaf_storage::{Collection, CreateCollection, Uuid, Write};
 use sheaf_timeseries::{BUCKETS_PREFIX, split_buckets};
 
-use crate::args::{Args, Loose};
+use crate::args::{Args, Flag, Loose};
 use crate::audited::Creation;
 use crate::commands::crud::witness::Witness;
 use crate::commands::ddl::names;
@@ -34,7 +34,7 @@ impl Bypass {
     /// Reads the two fields.
     pub fn parse(args: &mut Args<'_>) -> Result<Self> {
         let validation = args.optional::<Loose>("bypassDocumentValidation")?.is_some_and(|flag| flag.0);
-        let empty_timestamps = args.optional::<bool>("bypassEmptyTsReplacement")?.unwrap_or(false);
+        let empty_timestamps = args.optional::<Flag>("bypassEmptyTsReplacement")?.is_some_and(|flag| flag.0);
         Ok(Bypass { validation, empty_timestamps })
     }
 
@@ -62,7 +62,8 @@ impl WriteFields {
         let bypass = Bypass::parse(args)?;
         let statements = StatementIds::parse(args)?;
         let uuid = args.optional("collectionUUID")?;
-        args.ignore(&["encryptionInformation", "isTimeseriesNamespace"]);
+        args.optional::<Flag>("isTimeseriesNamespace")?;
+        args.ignore(&["encryptionInformation"]);
         Ok(WriteFields { ordered, bypass, statements, uuid })
     }
 

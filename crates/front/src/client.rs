@@ -110,6 +110,11 @@ impl Stop {
         self.watch.on(peer);
     }
 
+    /// Whether the client has gone, as far as its connection tells now.
+    pub fn has_gone(&self) -> bool {
+        self.watch.has_gone()
+    }
+
     /// Whether the operation has to stop.
     pub fn is_set(&self) -> bool {
         self.code.load(Ordering::Relaxed) != 0

@@ -57,6 +57,11 @@ impl Watch {
         self.next.store(millis(began + PERIOD), Ordering::Relaxed);
     }
 
+    /// Whether the client has gone, as far as its connection tells now.
+    pub fn has_gone(&self) -> bool {
+        self.peer.get().and_then(Weak::upgrade).is_some_and(|peer| peer.is_gone())
+    }
+
     /// Whether it is over because the client has gone. It costs a look at the clock, and every now and then one at the
     /// socket.
     pub fn is_over(&self) -> bool {
@@ -74,8 +79,7 @@ impl Watch {
             return false;
         }
         crate::reactor::leave();
-        self.ends.load(Ordering::Relaxed)
-            && self.peer.get().and_then(Weak::upgrade).is_some_and(|peer| peer.is_gone())
+        self.ends.load(Ordering::Relaxed) && self.has_gone()
     }
 }
 

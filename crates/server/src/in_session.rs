@@ -170,7 +170,10 @@ fn leave(
             });
         }
         (Ok(reply), None)
-            if !(op.has_failed.get() || has_write_errors(reply)) && rest.is_some() && is_open(*executed) =>
+            if !(op.has_failed.get() || has_write_errors(reply))
+                && rest.is_some()
+                && is_open(*executed)
+                && !is_given_up(op) =>
         {
             let read_at = rest.as_ref().map(|rest| Timestamp(rest.snapshot_time()));
             let executed = *executed;
@@ -200,6 +203,13 @@ fn leave(
         }
     }
     result
+}
+
+/// Whether a router that has asked for a statement has given it up, and with it the transaction: it closes the connection then. A statement that
+/// has lain in the socket while this process stood still would begin a transaction that nobody knows of.
+fn is_given_up(op: &Operation<'_>) -> bool {
+    let routed = op.part == TxnPart::Start || op.generic.shard_version.is_some();
+    op.node.sharding().is_some() && routed && op.client.stop.has_gone()
 }
 
 /// Whether an error is a router's to deal with, which sends other statements for this one.

@@ -162,3 +162,27 @@ def nobody_waits_for_a_writer_that_waits_for_the_directory(cluster):
         eventually(lambda: begun.done, "the config server answers")
         assert begun.error is None, begun.error
         assert client.held.plants.find_one()["n"] == 11 and client.made.trees.count_documents({}) == 1
+
+
+@alone(shards=1, members=1, routers=1)
+def a_statement_that_was_given_up_begins_no_transaction(cluster):
+    """It lies in the socket of a shard that stands still; the router has given it up when that goes on."""
+    with cluster.client() as client, cluster.shards[0].direct(0) as shard:
+        plants = client.late.plants
+        plants.insert_one({"_id": 1})
+        process = cluster.shards[0].servers[0].process
+        stand_still(process)
+        try:
+            with client.start_session() as session:
+                session.start_transaction()
+                begun = Attempt("update", lambda: plants.update_one({"_id": 1}, {"$inc": {"n": 1}}, session=session))
+                eventually(lambda: begun.done, "the router gives it up")
+                assert begun.error.has_error_label("TransientTransactionError"), begun.error
+        finally:
+            os.kill(process.pid, signal.SIGCONT)
+        # An open transaction would be in the way of both for a minute.
+        with pymongo.timeout(20):
+            plants.create_index("n")
+            plants.update_one({"_id": 1}, {"$inc": {"n": 10}})
+        assert plants.find_one()["n"] == 10
+        assert shard.admin.command("serverStatus")["transactions"]["currentOpen"] == 0

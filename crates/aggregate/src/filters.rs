@@ -18,26 +18,65 @@ pub(crate) fn touches(changed: &[String], path: &str) -> bool {
 
 /// Splits a filter's top-level conjunction: the conditions that read only paths which are `free` go first.
 pub(crate) fn split_by(filter: &Arc<Matcher>, free: impl Fn(&str) -> bool) -> Option<SplitFilter> {
-    let clauses = clauses(filter);
-    let movable = |clause: &DocBuf| {
-        parse(clause.as_raw(), None).is_some_and(|matcher| {
-            let mut deps = Deps::new();
-            matcher.dependencies(&mut deps);
-            !deps.whole_document
-                && !deps.random
-                && deps.metadata.is_empty()
-                && deps.paths.iter().all(|path| free(path))
-        })
-    };
-    let (first, rest): (Vec<DocBuf>, Vec<DocBuf>) = clauses.into_iter().partition(movable);
+    split_renamed(filter, |path| free(path).then(|| path.to_owned()))
+}
+
+/// The same where paths have other names before the stage: `before` gives them, where there is one.
+pub(crate) fn split_renamed(
+    filter: &Arc<Matcher>,
+    before: impl Fn(&str) -> Option<String>,
+) -> Option<SplitFilter> {
+    let (mut first, mut rest, mut renamed) = (Vec::new(), Vec::new(), false);
+    for clause in clauses(filter) {
+        match moved(&clause, &before) {
+            None => rest.push(clause),
+            Some(moved) => {
+                renamed |= moved != clause;
+                first.push(moved);
+            }
+        }
+    }
     if first.is_empty() {
         return None;
     }
-    if rest.is_empty() {
+    if rest.is_empty() && !renamed {
         return Some((filter.clone(), None));
     }
     let collator = filter.collator();
-    Some((conjunction(&first, collator)?, Some(conjunction(&rest, collator)?)))
+    let rest = if rest.is_empty() { None } else { Some(conjunction(&rest, collator)?) };
+    Some((conjunction(&first, collator)?, rest))
+}
+
+/// A condition as it is before the stage, if it can be asked there.
+fn moved(clause: &DocBuf, before: &impl Fn(&str) -> Option<String>) -> Option<DocBuf> {
+    let matcher = parse(clause.as_raw(), None)?;
+    let mut deps = Deps::new();
+    matcher.dependencies(&mut deps);
+    if deps.whole_document || deps.random || !deps.metadata.is_empty() {
+        return None;
+    }
+    let mut renamed = false;
+    for path in &deps.paths {
+        renamed |= before(path)? != *path;
+    }
+    if renamed { with_names(clause.as_raw(), before) } else { Some(clause.clone()) }
+}
+
+/// The condition with other names for its paths; `None` for what has them elsewhere than in front of conditions.
+fn with_names(clause: RawDoc<'_>, before: &impl Fn(&str) -> Option<String>) -> Option<DocBuf> {
+    let mut out = DocBuf::new();
+    for element in clause.iter() {
+        match (element.key(), element.value()) {
+            (key @ ("$and" | "$or" | "$nor"), Value::Array(inner)) => {
+                let inner: Option<Vec<DocBuf>> =
+                    inner.values().map(|clause| with_names(clause.as_doc()?, before)).collect();
+                out.append(key, &sheaf_bson::ArrayBuf::of(&inner?));
+            }
+            (key, _) if key.starts_with('$') => return None,
+            (key, value) => _ = out.append(&before(key)?, value),
+        }
+    }
+    Some(out)
 }
 
 /// The conditions of a filter that must all hold, one document each.

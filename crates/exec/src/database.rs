@@ -30,7 +30,7 @@ use crate::find;
 use crate::plan::Query;
 use crate::plan::query::Hint;
 use crate::run::{EqualProbe, Executor, Reads, equals_only_itself};
-use crate::write::Validator;
+use crate::write::{Validator, check_document, check_made};
 
 /// Views upon views upon views: no deeper than this.
 const MAX_VIEW_DEPTH: usize = 20;
@@ -487,6 +487,10 @@ impl Database for Db {
         cx: &mut Cx<'_>,
     ) -> Result<bool> {
         self.refuse_in_transaction("$merge")?;
+        match write {
+            MergeWrite::Insert => check_made(document)?,
+            MergeWrite::Replace => check_document(document)?,
+        }
         let mut unit = self.engine.write(cx.interrupt());
         let collection = out::collection_for_write(&mut unit, &namespace.to_string())?;
         let validator = if self.hooks.bypass_validation { None } else { Validator::of(&collection)? };

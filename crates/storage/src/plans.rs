@@ -12,6 +12,12 @@ use crate::order::{Mutex, rank};
 /// Shapes remembered; beyond it everything is forgotten at once, which costs one trial each.
 const MAX_ENTRIES: usize = 5000;
 
+/// Bytes of what is shown of them; the same holds beyond: a shape has names of any length.
+const MAX_ENTRY_BYTES: usize = 16 << 20;
+
+/// What an index filter takes besides its document.
+const FILTER_BYTES: u64 = 256;
+
 struct Entry {
     /// The catalog's version: any DDL makes the entry stale.
     version: u64,
@@ -20,10 +26,40 @@ struct Entry {
     shown: DocBuf,
 }
 
+/// Plans by collection and shape, and the bytes of what is shown of them.
+#[derive(Default)]
+struct Remembered {
+    entries: HashMap<(Uuid, u64), Entry, ahash::RandomState>,
+    bytes: usize,
+}
+
+impl Remembered {
+    fn insert(&mut self, key: (Uuid, u64), entry: Entry) {
+        let bytes = entry.shown.as_bytes().len();
+        if self.entries.len() >= MAX_ENTRIES || self.bytes + bytes > MAX_ENTRY_BYTES {
+            *self = Remembered::default();
+        }
+        self.bytes += bytes;
+        if let Some(before) = self.entries.insert(key, entry) {
+            self.bytes -= before.shown.as_bytes().len();
+        }
+    }
+
+    fn forget(&mut self, concerned: impl Fn(&(Uuid, u64)) -> bool) {
+        self.entries.retain(|key, entry| {
+            let goes = concerned(key);
+            if goes {
+                self.bytes -= entry.shown.as_bytes().len();
+            }
+            !goes
+        });
+    }
+}
+
 /// The plans chosen for queries' shapes, by collection and the shape's hash. What a choice says is the planner's matter.
 #[derive(Default)]
 pub struct ChosenPlans {
-    entries: Mutex<{ rank::LEAF }, HashMap<(Uuid, u64), Entry, ahash::RandomState>>,
+    entries: Mutex<{ rank::LEAF }, Remembered>,
     /// Index filters, as `planCacheListFilters` shows them.
     filters: Mutex<{ rank::LEAF }, HashMap<(Uuid, u64), Arc<DocBuf>, ahash::RandomState>>,
     /// How many of these there are: where there are none, nobody has to look.
@@ -33,24 +69,24 @@ pub struct ChosenPlans {
 impl ChosenPlans {
     /// The plan that was chosen for this shape, if the catalog is still of that version.
     pub fn get(&self, collection: Uuid, shape: u64, version: u64) -> Option<Box<str>> {
-        let entries = self.entries.lock();
-        let entry = entries.get(&(collection, shape)).filter(|entry| entry.version == version)?;
+        let remembered = self.entries.lock();
+        let entry = remembered.entries.get(&(collection, shape)).filter(|entry| entry.version == version)?;
         Some(entry.choice.clone())
     }
 
     /// Remembers a choice.
     pub fn set(&self, collection: Uuid, shape: u64, version: u64, choice: &str, shown: DocBuf) {
-        let mut entries = self.entries.lock();
-        if entries.len() >= MAX_ENTRIES {
-            entries.clear();
-        }
-        entries.insert((collection, shape), Entry { version, choice: choice.into(), shown });
+        let entry = Entry { version, choice: choice.into(), shown };
+        self.entries.lock().insert((collection, shape), entry);
     }
 
     /// What `$planCacheStats` shows of a collection's plans, if the catalog is still of that version.
     pub fn shown(&self, collection: Uuid, version: u64) -> Vec<DocBuf> {
-        let entries = self.entries.lock();
-        let of = entries.iter().filter(|((of, _), entry)| *of == collection && entry.version == version);
+        let remembered = self.entries.lock();
+        let of = remembered
+            .entries
+            .iter()
+            .filter(|((of, _), entry)| *of == collection && entry.version == version);
         let mut shown: Vec<_> = of.map(|((_, shape), entry)| (*shape, entry.shown.clone())).collect();
         shown.sort_by_key(|(shape, _)| *shape);
         shown.into_iter().map(|(_, shown)| shown).collect()
@@ -58,17 +94,20 @@ impl ChosenPlans {
 
     /// Forgets a collection's plans.
     pub fn forget(&self, collection: Uuid) {
-        self.entries.lock().retain(|(of, _), _| *of != collection);
+        self.entries.lock().forget(|(of, _)| *of == collection);
     }
 
     /// Forgets all plans: what they may use has changed.
     pub fn forget_all(&self) {
-        self.entries.lock().clear();
+        *self.entries.lock() = Remembered::default();
     }
 
     /// Forgets the plan of one shape.
     pub fn forget_shape(&self, collection: Uuid, shape: u64) {
-        self.entries.lock().remove(&(collection, shape));
+        let mut remembered = self.entries.lock();
+        if let Some(entry) = remembered.entries.remove(&(collection, shape)) {
+            remembered.bytes -= entry.shown.as_bytes().len();
+        }
     }
 
     /// Whether there is any index filter.
@@ -91,15 +130,29 @@ impl ChosenPlans {
     }
 
     /// Sets a shape's index filter; the plan that was chosen without it is forgotten. Those of collections that do not exist any
-    /// more go.
-    pub fn set_filter(&self, collection: Uuid, shape: u64, filter: DocBuf, exists: impl Fn(&Uuid) -> bool) {
+    /// more go. If all would take more than `limit` bytes, nothing is set, and so many are the error.
+    pub fn set_filter(
+        &self,
+        collection: Uuid,
+        shape: u64,
+        filter: DocBuf,
+        limit: u64,
+        exists: impl Fn(&Uuid) -> bool,
+    ) -> Result<(), u64> {
+        let taken = |filter: &DocBuf| filter.as_bytes().len() as u64 + FILTER_BYTES;
         {
             let mut filters = self.filters.lock();
             filters.retain(|(of, _), _| exists(of));
+            let others = filters.iter().filter(|(key, _)| **key != (collection, shape));
+            let bytes = taken(&filter) + others.map(|(_, other)| taken(other)).sum::<u64>();
+            if bytes > limit {
+                return Err(bytes);
+            }
             filters.insert((collection, shape), Arc::new(filter));
             self.filter_count.store(filters.len(), Ordering::Relaxed);
         }
         self.forget_shape(collection, shape);
+        Ok(())
     }
 
     /// Takes a collection's index filters back, or that of one shape; the plans that were chosen under them are forgotten.
@@ -110,7 +163,7 @@ impl ChosenPlans {
             filters.retain(|key, _| !concerns(key));
             self.filter_count.store(filters.len(), Ordering::Relaxed);
         }
-        self.entries.lock().retain(|key, _| !concerns(key));
+        self.entries.lock().forget(concerns);
     }
 }
 
@@ -134,14 +187,14 @@ mod tests {
         let (plans, a, b) = (ChosenPlans::default(), Uuid::from_u128(1), Uuid::from_u128(2));
         assert!(!plans.has_filters());
         plans.set(a, 7, 3, "x", DocBuf::new());
-        plans.set_filter(a, 7, DocBuf::new().with("n", 1), |_| true);
-        plans.set_filter(a, 8, DocBuf::new().with("n", 2), |_| true);
-        plans.set_filter(b, 7, DocBuf::new().with("n", 3), |_| true);
+        plans.set_filter(a, 7, DocBuf::new().with("n", 1), u64::MAX, |_| true).unwrap();
+        plans.set_filter(a, 8, DocBuf::new().with("n", 2), u64::MAX, |_| true).unwrap();
+        plans.set_filter(b, 7, DocBuf::new().with("n", 3), u64::MAX, |_| true).unwrap();
         assert_eq!(plans.get(a, 7, 3), None, "it was chosen without the filter");
         assert_eq!((plans.filters(a).len(), plans.filters(b).len()), (2, 1));
         plans.clear_filters(a, Some(7));
         assert_eq!((plans.filter(a, 7).is_none(), plans.filter(a, 8).is_some()), (true, true));
-        plans.set_filter(b, 9, DocBuf::new(), |of| *of == b);
+        plans.set_filter(b, 9, DocBuf::new(), u64::MAX, |of| *of == b).unwrap();
         assert_eq!((plans.filters(a).len(), plans.filters(b).len()), (0, 2));
         plans.clear_filters(b, None);
         assert!(!plans.has_filters());
@@ -152,7 +205,18 @@ mod tests {
         let plans = ChosenPlans::default();
         for shape in 0..3 * MAX_ENTRIES as u64 {
             plans.set(Uuid::nil(), shape, 1, "x", DocBuf::new());
-            assert!(plans.entries.lock().len() <= MAX_ENTRIES);
+            assert!(plans.entries.lock().entries.len() <= MAX_ENTRIES);
         }
+        let large = DocBuf::new().with("name", "x".repeat(1 << 20).as_str());
+        for shape in 0..40 {
+            plans.set(Uuid::nil(), shape, 1, "x", large.clone());
+            assert!(plans.entries.lock().bytes <= MAX_ENTRY_BYTES);
+        }
+        plans.forget(Uuid::nil());
+        assert_eq!(plans.entries.lock().bytes, 0);
+        let limit = 10 << 20;
+        let set = |shape| plans.set_filter(Uuid::nil(), shape, large.clone(), limit, |_| true).is_ok();
+        assert_eq!((0..20).filter(|shape| set(*shape)).count(), 9);
+        assert!(set(3) && !set(20), "one takes the place of another of its shape");
     }
 }

@@ -62,6 +62,14 @@ impl Project {
     }
 }
 
+/// The path before a stage of what is another field's value behind it: `{z: "$u"}`. Of dotted paths the values of arrays would be others.
+fn renamed(shape: RawDoc<'_>, path: &str) -> Option<String> {
+    let name = path.split('.').next()?;
+    let source = shape.get(name)?.as_str()?.strip_prefix('$')?;
+    let is_field = !source.is_empty() && !source.starts_with('$') && !source.contains('.');
+    is_field.then(|| format!("{source}{}", &path[name.len()..]))
+}
+
 /// Whether the path is among these, or one that it lies below.
 fn has_at_or_above(paths: &BTreeSet<String>, path: &str) -> bool {
     paths.contains(path) || path.match_indices('.').any(|(at, _)| paths.contains(&path[..at]))
@@ -141,7 +149,10 @@ impl Stage for Project {
     }
 
     fn let_pass(&self, filter: &Arc<Matcher>) -> Option<SplitFilter> {
-        filters::split_by(filter, |path| self.preserves(path))
+        let shape = self.projection.to_doc();
+        filters::split_renamed(filter, |path| {
+            if self.preserves(path) { Some(path.to_owned()) } else { renamed(shape.as_raw(), path) }
+        })
     }
 
     fn shown(&self) -> Option<Vec<DocBuf>> {

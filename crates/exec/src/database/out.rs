@@ -13,9 +13,9 @@ use sheaf_timeseries::{
 };
 
 use super::Db;
-use crate::write::Validator;
 use crate::write::open_buckets::OpenBuckets;
 use crate::write::timeseries::Filling;
+use crate::write::{Validator, check_document, check_made};
 
 /// Bytes of documents that are written as one commit.
 const COMMIT_BYTES: usize = 4 << 20;
@@ -260,6 +260,11 @@ impl Out {
 
 impl OutWriter for Out {
     fn write(&mut self, document: DocBuf, cx: &Cx<'_>) -> Result<()> {
+        // Buckets check what becomes of a measurement's `_id`.
+        match &self.measurements {
+            Some(_) => check_document(document.as_raw())?,
+            None => check_made(document.as_raw())?,
+        }
         self.pending_bytes += document.as_bytes().len();
         self.pending.push(document);
         if self.pending_bytes < COMMIT_BYTES { Ok(()) } else { self.flush(cx) }

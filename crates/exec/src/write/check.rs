@@ -46,6 +46,14 @@ pub fn prepare_insert(
     Ok(Some(DocBuf::from_bytes(bytes)))
 }
 
+/// Checks a document that a pipeline has made, with its `_id`, before it is stored as a new one.
+///
+/// Errors: `BSONObjectTooLarge`, and those for what cannot be an `_id`.
+pub fn check_made(doc: RawDoc<'_>) -> Result<()> {
+    check_document(doc)?;
+    doc.get("_id").map_or(Ok(()), check_id)
+}
+
 /// Checks the size of a document to be stored.
 ///
 /// Errors: `BSONObjectTooLarge`.

@@ -18,7 +18,7 @@ use sheaf_storage::{View, Write};
 
 use crate::run::{Ownership, Reads};
 
-pub use check::{check_document, prepare_insert};
+pub use check::{check_document, check_made, prepare_insert};
 pub use delete::{Delete, run_delete};
 pub use find_and_modify::{FindAndModify, Modified, run_find_and_modify};
 pub use point::{PointChange, delete_by_id, find_and_modify_by_id, update_by_id};

@@ -441,6 +441,30 @@ fn definitions_have_a_part_of_memory() {
 }
 
 #[test]
+fn index_filters_have_a_part_of_memory() {
+    let server = Server::start(|options, _| {
+        options.parameters.push(("operationsMemoryBytes".to_owned(), (16 << 20).to_string()));
+    });
+    let mut connection = server.connect();
+    let mut run = |command: DocBuf| {
+        let reply = connection.run(&command.with("$db", "test"));
+        if number(&reply, "ok") == 1 { 0 } else { number(&reply, "code") }
+    };
+    assert_eq!(run(doc! { "create": "c" }), 0);
+    let filter = |shape: usize| {
+        let name = format!("f{shape}{}", "x".repeat(200_000));
+        let query = DocBuf::new().with(&name, 1);
+        doc! { "planCacheSetFilter": "c", "query": &query, "indexes": ["a"] }
+    };
+    let taken = (0..20).filter(|shape| run(filter(*shape)) == 0).count();
+    assert_eq!(taken, 5, "a megabyte in all");
+    assert_eq!(run(filter(20)), 146);
+    assert_eq!(run(filter(0)), 0, "it is there");
+    assert_eq!(run(doc! { "planCacheClearFilters": "c" }), 0);
+    assert_eq!(run(filter(20)), 0);
+}
+
+#[test]
 fn wtimeout_ends_the_wait_for_a_slow_disk() {
     let server = Server::start(|_, _| {});
     let mut connection = server.connect();

@@ -452,14 +452,7 @@ impl Transaction {
 
     fn check_collection(&self, collection: &Collection) -> Result<()> {
         refuse_view(collection)?;
-        if collection.capped.is_some() {
-            bail!(
-                Code::OPERATION_NOT_SUPPORTED_IN_TRANSACTION,
-                "Collection '{}' is a capped collection. Writes in transactions are not allowed on capped collections.",
-                collection.namespace
-            );
-        }
-        Ok(())
+        refuse_capped(collection)
     }
 
     fn change(&mut self, collection: &Arc<Collection>, record_key: &[u8], op: Op<'_>) -> Result<()> {
@@ -525,6 +518,8 @@ impl Write for Transaction {
                 Some(_) => Err(snapshot_unavailable()),
             };
         };
+        // Before anything is looked for: what finds nothing, or changes nothing, is refused, too.
+        refuse_capped(collection)?;
         let deadline = Instant::now() + LOCK_TIMEOUT;
         let in_time = || {
             if Instant::now() < deadline {
@@ -625,6 +620,18 @@ impl Write for Transaction {
     fn document_key(&mut self, key: Option<Arc<DocumentKey>>) {
         self.marks.key = key;
     }
+}
+
+/// Errors: `OperationNotSupportedInTransaction`.
+fn refuse_capped(collection: &Collection) -> Result<()> {
+    if collection.capped.is_some() {
+        bail!(
+            Code::OPERATION_NOT_SUPPORTED_IN_TRANSACTION,
+            "Collection '{}' is a capped collection. Writes in transactions are not allowed on capped collections.",
+            collection.namespace
+        );
+    }
+    Ok(())
 }
 
 fn snapshot_unavailable() -> Error {

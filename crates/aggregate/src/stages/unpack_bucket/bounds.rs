@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 use std::sync::Arc;
 
-use sheaf_bson::{DocBuf, OwnedValue, RawDoc, Value};
+use sheaf_bson::{DocBuf, ObjectId, OwnedValue, RawDoc, Value};
 use sheaf_query::matcher::Matcher;
 
 use crate::filters::{self, SplitFilter};
@@ -112,6 +112,7 @@ impl Condition {
 pub(super) fn of_times(conditions: &[Condition], time: &str, span_seconds: i64) -> Option<Arc<Matcher>> {
     let (min, max) = (format!("control.min.{time}"), format!("control.max.{time}"));
     let span = span_seconds * 1000;
+    let (mut from, mut to) = (None, None);
     let mut clauses = Vec::new();
     let mut clause = |path: &str, operator: &str, millis: i64| {
         clauses.push(DocBuf::build(|out| {
@@ -123,13 +124,33 @@ pub(super) fn of_times(conditions: &[Condition], time: &str, span_seconds: i64) 
         if !condition.below {
             clause(&max, "$gte", millis);
             clause(&min, "$gte", millis.saturating_sub(span));
+            from = from.max(Some(millis.saturating_sub(span)));
         }
         if !condition.above {
             clause(&min, "$lte", millis);
             clause(&max, "$lte", millis.saturating_add(span));
+            to = Some(to.map_or(millis, |known: i64| known.min(millis)));
         }
     }
+    if let (Some(from), Some(to)) = (from, to) {
+        clauses.extend(of_ids(from, to));
+    }
     if clauses.is_empty() { None } else { filters::conjunction(&clauses, None) }
+}
+
+/// The `_id`s of buckets that begin between these times: an `_id` begins with the seconds, and buckets lie in the order of their `_id`s. Of
+/// times that 32 bits do not hold an `_id` has a part only, so that nothing is said of times without a bound, or near to those.
+fn of_ids(from: i64, to: i64) -> Option<DocBuf> {
+    let seconds = |millis: i64| u32::try_from(millis.div_euclid(1000)).ok();
+    let id = |seconds: u32, rest: u8| {
+        let mut id = ObjectId([rest; 12]);
+        id.0[..4].copy_from_slice(&seconds.to_be_bytes());
+        Value::ObjectId(id)
+    };
+    let (from, to) = (seconds(from)?, seconds(to)?);
+    Some(DocBuf::build(|out| {
+        _ = out.document("_id").append("$gte", id(from, 0)).append("$lte", id(to, 0xFF))
+    }))
 }
 
 #[cfg(test)]
@@ -163,6 +184,35 @@ mod tests {
         ] {
             assert_eq!(may_hold(filter.clone(), &bucket), may, "{filter:?}");
         }
+    }
+
+    #[test]
+    fn ids_are_bounded_where_times_are_on_both_sides() {
+        let ids = |filter: DocBuf| {
+            let matcher = Matcher::parse(filter.as_raw(), &mut ParseCx::new()).unwrap();
+            let buckets = of_times(&conditions(&matcher), "t", 3600)?;
+            let clauses = buckets.filter().get("$and")?.as_array()?.values().last()?.as_doc()?;
+            let id = clauses.get("_id")?.as_doc()?;
+            let seconds = |name: &str| match id.get(name) {
+                Some(Value::ObjectId(id)) => u32::from_be_bytes(id.0[..4].try_into().unwrap()),
+                other => panic!("{other:?}"),
+            };
+            Some((seconds("$gte"), seconds("$lte")))
+        };
+        let at = |seconds: i64| Value::DateTime(seconds * 1000 + 1);
+        assert_eq!(ids(doc! { "t": { "$gte": at(10_000), "$lt": at(20_000) } }), Some((6_400, 20_000)));
+        assert_eq!(ids(doc! { "t": at(10_000) }), Some((6_400, 10_000)));
+        assert_eq!(
+            ids(
+                doc! { "t": { "$gte": at(9_000), "$gt": at(10_000), "$lte": at(20_000), "$lt": at(30_000) } }
+            ),
+            Some((6_400, 20_000))
+        );
+        assert_eq!(ids(doc! { "t": { "$gte": at(10_000) } }), None);
+        assert_eq!(ids(doc! { "t": { "$lte": at(10_000) } }), None);
+        // Buckets from before the first second may hold measurements of up to an hour later, under any _id.
+        assert_eq!(ids(doc! { "t": { "$gte": at(3_599), "$lt": at(20_000) } }), None);
+        assert_eq!(ids(doc! { "t": { "$gte": at(10_000), "$lt": at(1 << 32) } }), None);
     }
 
     #[test]

@@ -9,6 +9,9 @@ use crate::command::*;
 use crate::op::Operation;
 use crate::reply::Reply;
 
+/// All filters together take no more than this part of the memory that operations have.
+const SHARE: u64 = 16;
+
 const NEEDS: &[Privilege] = &[Privilege::on(Resource::Collection, &[Action::PlanCacheIndexFilter])];
 
 /// What the three say of themselves, but for the sentence of help.
@@ -70,8 +73,14 @@ impl<'a> Command<'a, Operation<'a>> for PlanCacheSetFilter<'a> {
         });
         let view = op.engine().view()?;
         let exists = |uuid: &sheaf_storage::Uuid| view.catalog().by_uuid(uuid).is_some();
-        view.plans().set_filter(collection.uuid, shape.hash, filter, exists);
-        Ok(Reply::ok())
+        let share = op.node().memory.limit() / SHARE;
+        match view.plans().set_filter(collection.uuid, shape.hash, filter, share, exists) {
+            Ok(()) => Ok(Reply::ok()),
+            Err(bytes) => bail!(
+                Code::EXCEEDED_MEMORY_LIMIT,
+                "The index filters of all collections would take {bytes} bytes of memory, more than their share of {share}"
+            ),
+        }
     }
 }
 

@@ -60,7 +60,7 @@ pub use commit::transactions::TransactionListener;
 pub use commit::watch::{Touched, Watcher};
 pub use copy::Copied;
 pub use definitions::command::Told;
-pub use definitions::ddl::{Check, CollectionChange, DropCheck, NamedSpecs, RenameCheck};
+pub use definitions::ddl::{Check, CollectionChange, DropCheck, NamedSpecs, RenameCheck, Said};
 pub use durability::{LogPin, LogTail};
 pub use engine::Engine;
 pub use hooks::{Hook, HookPoint};

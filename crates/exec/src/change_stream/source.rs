@@ -17,6 +17,7 @@ use sheaf_storage::{Collection, Engine, Oplog, OplogCursor, TransactionRow, Uuid
 use super::doubt::{Doubts, Meaning, commit_times, key_of, may_see, meaning_of};
 use super::{SharedPosition, StreamPosition, lookup};
 use crate::database::Db;
+use crate::oplog::{builds_anew, is_of_view};
 
 /// More entries than this to pass over are worth a search in the log.
 const WORTH_SEEKING: u64 = 1000;
@@ -214,8 +215,15 @@ impl ChangeStreamSource {
         self.offer(found, wall_millis)
     }
 
+    /// Whether no event tells of a command. Streams of single collections are never of views, and only expanded events are of views' definitions.
+    fn is_untold(&self, entry: RawDoc<'_>) -> bool {
+        let o = entry.get("o").and_then(|o| o.as_doc()).unwrap_or(RawDoc::EMPTY);
+        let views = self.stream.expanded && !matches!(self.stream.watched, Watched::Collection(_));
+        builds_anew(o) || (is_of_view(o) && !views)
+    }
+
     fn command(&mut self, raw: RawDoc<'_>) -> Result<()> {
-        if is_drop_of_view(raw) && !self.stream.expanded {
+        if self.is_untold(raw) {
             return Ok(());
         }
         let shown = crate::oplog::shown(raw).unwrap_or_else(|| raw.into());
@@ -509,12 +517,6 @@ fn doubts_at(engine: &Engine, watched: &Watched, oplog: &Oplog, view: &View, fro
         }
     }
     Ok(doubts)
-}
-
-/// Views are no part of a stream that does not show how collections come and go.
-fn is_drop_of_view(entry: RawDoc<'_>) -> bool {
-    let own = entry.get("o").and_then(|o| o.as_doc()?.get("sheaf")?.as_doc());
-    own.is_some_and(|own| own.element("view").is_some())
 }
 
 /// `ts` and `wall` of an entry.

@@ -18,7 +18,7 @@ pub fn write(doc: RawDoc<'_>, o: RawDoc<'_>, out: &mut Out<'_>) {
         "abortIndexBuild" => abort(doc, o, indexes, &mut out.document("o")),
         "dropIndexes" if !are_ready(indexes) => abort(doc, o, indexes, &mut out.document("o")),
         "dropIndexes" => drop_index(o, indexes, out),
-        "collMod" => coll_mod(o, own, out),
+        "collMod" => coll_mod(doc, o, own, out),
         _ => {
             plain(o, &mut out.document("o"));
             if let Some(count) = own.get("numRecords") {
@@ -26,6 +26,25 @@ pub fn write(doc: RawDoc<'_>, o: RawDoc<'_>, out: &mut Out<'_>) {
             }
         }
     }
+}
+
+/// Whether a command is about a view, which in MongoDB is a document of `system.views`.
+pub fn is_of_view(o: RawDoc<'_>) -> bool {
+    let own = o.get("sheaf").and_then(|v| v.as_doc()).unwrap_or(RawDoc::EMPTY);
+    let before = own.get("options").and_then(|v| v.as_doc()).unwrap_or(RawDoc::EMPTY);
+    match o.iter().next().map_or("", |first| first.key()) {
+        "create" => o.element("viewOn").is_some(),
+        "collMod" => before.element("viewOn").is_some(),
+        "drop" => own.element("view").is_some(),
+        _ => false,
+    }
+}
+
+/// Whether a command builds an index that takes another one's place: MongoDB changes such an index where it is, and tells only of that.
+pub fn builds_anew(o: RawDoc<'_>) -> bool {
+    let indexes = o.get("sheaf").and_then(|own| own.as_doc()?.get("indexes")?.as_array());
+    let mut entries = indexes.into_iter().flat_map(|list| list.values()).filter_map(|entry| entry.as_doc());
+    entries.any(|entry| entry.get("replaces").is_some_and(|v| v.truthy()))
 }
 
 fn plain(o: RawDoc<'_>, out: &mut Out<'_>) {
@@ -101,27 +120,60 @@ fn drop_index(o: RawDoc<'_>, indexes: RawDoc<'_>, out: &mut Out<'_>) {
     }
 }
 
-/// Storage keeps the options and specifications as they are afterwards; MongoDB shows what was asked for.
-fn coll_mod(o: RawDoc<'_>, own: RawDoc<'_>, out: &mut Out<'_>) {
+/// Storage keeps the options and specifications as they are afterwards; MongoDB shows what was asked for, which stands beside them where
+/// somebody has asked.
+fn coll_mod(doc: RawDoc<'_>, o: RawDoc<'_>, own: RawDoc<'_>, out: &mut Out<'_>) {
     let before = own.get("options").and_then(|v| v.as_doc()).unwrap_or(RawDoc::EMPTY);
-    let after = o.get("options").and_then(|v| v.as_doc());
-    let index = changed_index(o, own);
+    if before.element("viewOn").is_some() {
+        return view_mod(o, before, &mut out.document("o"));
+    }
+    let asked = own.get("asked").and_then(|v| v.as_doc());
+    let changed = if asked.is_none() { changed_index(o, own) } else { None };
     {
         let mut o_out = out.document("o");
         o_out.append("collMod", o.get_or_missing("collMod"));
-        if let Some((name, changed, _)) = &index {
-            o_out.document("index").append("name", name).append_all(changed.as_raw());
-        }
-        for field in after.unwrap_or(before).iter() {
-            if before.element(field.key()).is_none_or(|old| old.as_bytes() != field.as_bytes()) {
-                o_out.append_element(field);
-            }
+        match asked {
+            Some(asked) => _ = o_out.append_all(asked),
+            None => differences(o, before, changed.as_ref(), &mut o_out),
         }
     }
     let mut o2 = out.document("o2");
-    o2.append("collectionOptions_old", before);
-    if let Some((_, _, old)) = index.filter(|(_, _, old)| !old.as_raw().is_empty()) {
+    {
+        let mut old = o2.document("collectionOptions_old");
+        old.append("uuid", doc.get_or_missing("ui")).append_all(before);
+    }
+    let index_before = match changed {
+        Some((_, _, old)) => Some(old).filter(|old| !old.as_raw().is_empty()),
+        None => own.get("indexBefore").and_then(|v| v.as_doc()).map(DocBuf::from),
+    };
+    if let Some(old) = index_before {
         o2.append("indexOptions_old", &old);
+    }
+}
+
+fn differences(
+    o: RawDoc<'_>,
+    before: RawDoc<'_>,
+    index: Option<&(String, DocBuf, DocBuf)>,
+    out: &mut Out<'_>,
+) {
+    if let Some((name, changed, _)) = index {
+        out.document("index").append("name", name).append_all(changed.as_raw());
+    }
+    let after = o.get("options").and_then(|v| v.as_doc()).unwrap_or(before);
+    for field in after.iter() {
+        if before.element(field.key()).is_none_or(|old| old.as_bytes() != field.as_bytes()) {
+            out.append_element(field);
+        }
+    }
+}
+
+/// A view's definition is replaced as a whole.
+fn view_mod(o: RawDoc<'_>, before: RawDoc<'_>, out: &mut Out<'_>) {
+    out.append("collMod", o.get_or_missing("collMod"));
+    let after = o.get("options").and_then(|v| v.as_doc()).unwrap_or(before);
+    for name in ["viewOn", "pipeline", "collation"] {
+        out.append(name, after.get_or_missing(name));
     }
 }
 

@@ -9,5 +9,6 @@ mod shown;
 #[cfg(test)]
 mod tests;
 
+pub use command::{builds_anew, is_of_view};
 pub use scan::OplogScan;
 pub use shown::shown;

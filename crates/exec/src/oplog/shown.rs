@@ -47,9 +47,12 @@ fn write_fields(doc: RawDoc<'_>, out: &mut DocWriter<'_, Vec<u8>>) {
 }
 
 fn write_command(doc: RawDoc<'_>, out: &mut DocWriter<'_, Vec<u8>>) {
+    let of_view = doc.get("o").and_then(|o| o.as_doc()).is_some_and(command::is_of_view);
     for field in doc.iter() {
         let o = field.value().as_doc().filter(|_| field.key() == "o");
         match o {
+            // Nobody else knows a view by a number.
+            None if of_view && field.key() == "ui" => {}
             None => write_statement(doc, field, out),
             Some(o) if o.element("applyOps").is_some() => write_apply_ops(o, &mut out.document("o")),
             Some(o) => command::write(doc, o, out),

@@ -53,6 +53,27 @@ fn commands() {
             },
             doc! { "collMod": "c", "index": { "name": "a_1", "expireAfterSeconds": 5 } },
         ),
+        (
+            doc! {
+                "collMod": "c",
+                "indexes": { "a_1": { "v": 2, "name": "a_1" } },
+                "sheaf": {
+                    "options": {}, "indexes": { "a_1": { "v": 2, "name": "a_1", "hidden": true } },
+                    "asked": { "index": { "name": "a_1", "hidden": false }, "validator": {} },
+                    "indexBefore": { "hidden": true },
+                },
+            },
+            doc! { "collMod": "c", "index": { "name": "a_1", "hidden": false }, "validator": {} },
+        ),
+        (
+            doc! {
+                "collMod": "v",
+                "options": { "viewOn": "c", "pipeline": [], "timeseries": {} },
+                "indexes": {},
+                "sheaf": { "options": { "viewOn": "b", "pipeline": [] }, "indexes": {} },
+            },
+            doc! { "collMod": "v", "viewOn": "c", "pipeline": [] },
+        ),
     ] {
         assert_eq!(field(&shown_o(stored), "o"), wanted);
     }

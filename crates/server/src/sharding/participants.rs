@@ -433,7 +433,8 @@ pub fn set_spans(node: &Arc<Node>, body: RawDoc<'_>, go_on: Interrupt<'_>) -> Re
             bail!(Code::FAILED_TO_PARSE, "an internal command names no spans");
         };
         if asked.collection().is_some_and(|buckets| buckets.uuid == uuid) {
-            timeseries::set_options(node, asked.namespace, &[before], &next, go_on)?;
+            let spans = next.to_doc();
+            timeseries::set_options(node, asked.namespace, &[before], &next, spans.as_raw(), go_on)?;
         }
         Ok(doc! {})
     })

@@ -415,3 +415,133 @@ fn a_lookup_has_no_change_stream_within() {
     let command = doc! { "aggregate": "c", "pipeline": [&stage], "cursor": {}, "$db": "t" };
     assert_eq!(code(&connection.run(&command)), 51047);
 }
+
+#[test]
+fn a_transaction_writes_to_no_capped_collection_and_tails_none() {
+    let server = set_of_one();
+    let mut connection = server.connect();
+    assert_eq!(code(&connection.run(&doc! { "create": "c", "capped": true, "size": 4096, "$db": "t" })), 0);
+    let insert = doc! { "insert": "c", "documents": [{ "_id": 1, "a": 1 }], "$db": "t" };
+    assert_eq!(code(&connection.run(&insert)), 0);
+    let lsid = doc! { "id": Value::Binary(sheaf_bson::Binary { subtype: 4, bytes: &[8; 16] }) };
+    let mut txn = 0i64;
+    let mut alone = |command: DocBuf| {
+        txn += 1;
+        let command = command.with("lsid", &lsid).with("txnNumber", txn).with("$db", "t");
+        let reply = connection.run(&command.with("autocommit", false).with("startTransaction", true));
+        let errors = reply.as_raw().get("writeErrors").and_then(|errors| errors.as_array());
+        let first = errors.and_then(|errors| errors.values().next()?.as_doc()?.get("code")?.as_exact_i64());
+        first.unwrap_or_else(|| code(&reply))
+    };
+    let same = doc! { "$set": { "a": 1 } };
+    assert_eq!(
+        alone(doc! { "findAndModify": "c", "query": { "_id": 1 }, "update": same.as_raw() }),
+        263,
+        "nothing changes by it"
+    );
+    assert_eq!(alone(doc! { "findAndModify": "c", "query": { "_id": 2 }, "remove": true }), 263);
+    assert_eq!(alone(doc! { "update": "c", "updates": [{ "q": { "_id": 2 }, "u": same.as_raw() }] }), 263);
+    assert_eq!(alone(doc! { "delete": "c", "deletes": [{ "q": { "_id": 2 }, "limit": 1 }] }), 263);
+    assert_eq!(alone(doc! { "find": "c", "tailable": true }), 72);
+    assert_eq!(alone(doc! { "find": "c" }), 0);
+}
+
+/// The document without what differs from run to run.
+fn masked(doc: RawDoc<'_>) -> DocBuf {
+    DocBuf::build(|out| {
+        for field in
+            doc.iter().filter(|field| !matches!(field.key(), "_id" | "clusterTime" | "wallTime" | "pipeline"))
+        {
+            match field.value() {
+                Value::Binary(_) => out.append(field.key(), "uuid"),
+                Value::Document(inner) => out.append(field.key(), &masked(inner)),
+                _ => out.append_element(field),
+            };
+        }
+    })
+}
+
+#[test]
+fn changes_of_definitions_are_told_as_they_were_asked_for() {
+    let server = set_of_one();
+    let mut connection = server.connect();
+    let mut run = |command: DocBuf| {
+        let reply = connection.run(&command.with("$db", "t"));
+        assert_eq!(code(&reply), 0, "{reply:?}");
+        reply
+    };
+    run(doc! { "create": "c" });
+    let a = doc! { "key": { "a": 1 }, "name": "a", "expireAfterSeconds": 3600 };
+    run(doc! { "createIndexes": "c", "indexes": [&a, { "key": { "b": 1 }, "name": "b" }] });
+    let watch = doc! { "$changeStream": { "showExpandedEvents": true } };
+    let opened = run(doc! { "aggregate": 1, "pipeline": [&watch], "cursor": {} });
+    let id = sub(&opened, "cursor").get("id").and_then(|id| id.as_exact_i64()).unwrap();
+
+    let of_b = |field: &str, value: bool| {
+        let index = doc! { "name": "b" }.with(field, value);
+        doc! { "collMod": "c", "index": &index }
+    };
+    run(doc! { "collMod": "c", "index": { "keyPattern": { "a": 1 }, "expireAfterSeconds": 5 } });
+    run(of_b("hidden", true));
+    run(of_b("hidden", true));
+    run(of_b("hidden", false));
+    run(of_b("prepareUnique", true));
+    run(of_b("unique", true));
+    run(of_b("forceNonUnique", true));
+    run(doc! { "collMod": "c", "validator": { "x": 1 }, "validationLevel": "moderate" });
+    run(doc! { "collMod": "c", "validator": {} });
+    run(doc! { "collMod": "c" });
+    run(doc! { "create": "v", "viewOn": "c", "pipeline": [] });
+    run(doc! { "collMod": "v", "viewOn": "w", "pipeline": [] });
+    run(doc! { "drop": "v" });
+    run(doc! { "create": "m", "timeseries": { "timeField": "t" } });
+    run(doc! { "collMod": "m", "timeseries": { "granularity": "minutes" } });
+
+    let modified = |description: DocBuf, before: DocBuf| {
+        doc! {
+            "operationType": "modify", "collectionUUID": "uuid", "ns": { "db": "t", "coll": "c" },
+            "operationDescription": &description, "stateBeforeChange": &before
+        }
+    };
+    let of_index = |change: DocBuf, before: DocBuf| {
+        let state = doc! { "collectionOptions": { "uuid": "uuid" }, "indexOptions": &before };
+        modified(doc! { "index": &change }, state)
+    };
+    let plain = doc! { "collectionOptions": { "uuid": "uuid" } };
+    let validated = doc! { "uuid": "uuid", "validator": { "x": 1 }, "validationLevel": "moderate", "validationAction": "error" };
+    let loose = doc! { "uuid": "uuid", "validationLevel": "moderate", "validationAction": "error" };
+    let of_other = |kind: &str, name: &str, more: DocBuf| {
+        let mut event = doc! { "operationType": kind, "ns": { "db": "t", "coll": name } };
+        event.edit(|out| _ = out.append_all(more.as_raw()));
+        event
+    };
+    let view = |on: &str| doc! { "operationDescription": { "viewOn": on } };
+    let wanted = [
+        of_index(doc! { "name": "a", "expireAfterSeconds": 5i64 }, doc! { "expireAfterSeconds": 3600i64 }),
+        of_index(doc! { "name": "b", "hidden": true }, doc! { "hidden": false }),
+        modified(doc! {}, plain.clone()),
+        of_index(doc! { "name": "b", "hidden": false }, doc! { "hidden": true }),
+        of_index(doc! { "name": "b", "prepareUnique": true }, doc! { "prepareUnique": false }),
+        of_index(doc! { "name": "b", "unique": true }, doc! {}),
+        of_index(doc! { "name": "b", "forceNonUnique": true }, doc! {}),
+        modified(doc! { "validator": { "x": 1 }, "validationLevel": "moderate" }, plain),
+        modified(doc! { "validator": {} }, doc! { "collectionOptions": &validated }),
+        modified(doc! {}, doc! { "collectionOptions": &loose }),
+        of_other("create", "v", view("c").with("nsType", "view")),
+        of_other("modify", "v", view("w")),
+        of_other("drop", "v", doc! {}),
+        of_other("create", "m", view("system.buckets.m").with("nsType", "timeseries")),
+        of_other("modify", "m", view("system.buckets.m")),
+    ];
+    let mut events = Vec::new();
+    while events.len() < wanted.len() {
+        let more = run(doc! { "getMore": id, "collection": "$cmd.aggregate", "maxTimeMS": 1000 });
+        let batch = sub(&more, "cursor").get("nextBatch").and_then(|batch| batch.as_array()).unwrap();
+        assert!(!batch.is_empty(), "no more than {events:#?}");
+        events.extend(batch.values().filter_map(|event| event.as_doc()).map(masked));
+    }
+    for (event, wanted) in events.iter().zip(&wanted) {
+        assert_eq!(event, wanted);
+    }
+    assert_eq!(events.len(), wanted.len(), "{events:#?}");
+}

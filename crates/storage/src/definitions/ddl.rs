@@ -32,6 +32,17 @@ pub struct CollectionChange {
     pub index_specs: NamedSpecs,
     /// Whose event it is.
     pub told: Told,
+    /// What readers of the log are told of it; without it, what differs.
+    pub said: Option<Said>,
+}
+
+/// A `collMod` in the words of who asked for it.
+#[derive(Default)]
+pub struct Said {
+    /// The command's fields, as MongoDB's oplog has them.
+    pub asked: DocBuf,
+    /// What the options of the index were that are to change, if there is one.
+    pub index_before: Option<DocBuf>,
 }
 
 /// Index specifications by the indexes' names.
@@ -355,7 +366,7 @@ impl Core {
     ) -> Result<OpTime> {
         refuse_oplog(namespace, "change options of the")?;
         let (collection, closed, _turn) = self.close_for_ddl(namespace, interrupt)?;
-        let CollectionChange { options, index_specs, told } = change(&collection)?;
+        let CollectionChange { options, index_specs, told, said } = change(&collection)?;
         for (name, spec) in &index_specs {
             check_index_change(&collection, name, spec.as_raw())?;
         }
@@ -376,6 +387,13 @@ impl Core {
             for (name, _) in &index_specs {
                 if let Some(index) = collection.index(name) {
                     specs.append(name, &index.spec);
+                }
+            }
+            drop(specs);
+            if let Some(said) = &said {
+                before.append("asked", &said.asked);
+                if let Some(index) = &said.index_before {
+                    before.append("indexBefore", index);
                 }
             }
         });

@@ -257,10 +257,14 @@ impl<'o> Operation<'o> {
             }
             "create" => {
                 parts.operation_type = "create";
-                let is_view = self.o.element("viewOn").is_some();
-                parts.namespace_type = Some(if is_view { "view" } else { "collection" });
-                let left_out: &[&str] = if is_view { &["create", "idIndex"] } else { &["create"] };
-                parts.operation_description = Some(without(self.o, left_out));
+                let source = self.o.get("viewOn").and_then(|source| source.as_str());
+                (parts.namespace_type, parts.operation_description) = match source {
+                    None => (Some("collection"), Some(without(self.o, &["create"]))),
+                    Some(source) if source.starts_with("system.buckets.") => {
+                        (Some("timeseries"), Some(definition(self.o)))
+                    }
+                    Some(_) => (Some("view"), Some(definition(self.o))),
+                };
             }
             "createIndexes" => {
                 parts.operation_type = "createIndexes";
@@ -344,9 +348,7 @@ fn write(
     out.append("_id", &token.to_doc());
     out.append("operationType", parts.operation_type);
     out.append("clusterTime", Timestamp(origin.time));
-    if let Some(uuid) =
-        operation.uuid.as_ref().filter(|_| stream.expanded && parts.namespace_type != Some("view"))
-    {
+    if let Some(uuid) = operation.uuid.as_ref().filter(|_| stream.expanded) {
         out.append("collectionUUID", Value::Binary(Binary { subtype: 4, bytes: uuid }));
     }
     out.append("wallTime", origin.wall);
@@ -403,6 +405,15 @@ fn without(doc: RawDoc<'_>, names: &[&str]) -> DocBuf {
     DocBuf::build(|out| {
         for field in doc.iter().filter(|field| !names.contains(&field.key())) {
             out.append_element(field);
+        }
+    })
+}
+
+/// What a view is, as `system.views` has it.
+fn definition(o: RawDoc<'_>) -> DocBuf {
+    DocBuf::build(|out| {
+        for name in ["viewOn", "pipeline", "collation"] {
+            out.append(name, o.get_or_missing(name));
         }
     })
 }

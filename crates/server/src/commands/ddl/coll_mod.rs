@@ -11,6 +11,7 @@ use sheaf_timeseries::index_for_buckets;
 use super::create::check_view;
 use super::{names, views};
 use index::IndexMod;
+use said::SaidOfIndex;
 
 use crate::args::{Args, Array, Loose};
 use crate::command::*;
@@ -23,6 +24,7 @@ use crate::op::Operation;
 use crate::reply::Reply;
 
 mod index;
+mod said;
 
 /// `{collMod: "users", index: {...}, validator: {...}, viewOn: "people", pipeline: [...], ...}`
 #[derive(Default)]
@@ -155,8 +157,9 @@ impl<'a> Command<'a, Operation<'a>> for CollMod<'a> {
             change.report(&mut reply);
         }
         if !self.dry_run {
-            let builds = change.as_ref().is_some_and(|(_, change)| change.builds());
-            return self.apply(op, &namespace, builds.then_some(reply));
+            let built = change.as_ref().filter(|(_, change)| change.builds());
+            let built = built.map(|(index, change)| (reply, change.said(&index.name)));
+            return self.apply(op, &namespace, built);
         }
         if self.modifications() > 1 {
             bail!(
@@ -212,9 +215,14 @@ impl CollMod<'_> {
             + others.into_iter().filter(|given| *given).count()
     }
 
-    /// Changes the collection as it is when no writer is in it. `built` is the reply where an index has to be built anew
-    /// first, which does all that is wished of the index.
-    fn apply(&self, op: &Operation<'_>, namespace: &str, built: Option<Reply>) -> Result<Reply> {
+    /// Changes the collection as it is when no writer is in it. `built` is the reply, and what the log says of the index, where that has to be
+    /// built anew first, which does all that is wished of it.
+    fn apply(
+        &self,
+        op: &Operation<'_>,
+        namespace: &str,
+        built: Option<(Reply, Option<SaidOfIndex>)>,
+    ) -> Result<Reply> {
         let check = |now: &Collection| {
             names::check_uuid(&op.catalog(), namespace, self.uuid)?;
             names::refuse_view(now)?;
@@ -224,11 +232,12 @@ impl CollMod<'_> {
         if let Some(wish) = self.index.as_ref().filter(|_| builds) {
             index::build(op, namespace, wish, &check)?;
         }
-        let reply = Cell::new(built);
+        let (reply, index) = built.unzip();
+        let (reply, index) = (Cell::new(reply), Cell::new(index.flatten()));
         let change = |now: &Collection| {
             check(now)?;
-            let mut change =
-                CollectionChange { options: self.new_options(now)?, ..CollectionChange::default() };
+            let options = self.new_options(now)?;
+            let mut change = CollectionChange { options, ..CollectionChange::default() };
             if let Some(wish) = self.index.as_ref().filter(|_| !builds) {
                 wish.check_shard_key(op, now)?;
                 let index_change = wish.change(now)?;
@@ -241,8 +250,11 @@ impl CollMod<'_> {
                 let mut about = Reply::ok();
                 index_change.report(&mut about);
                 reply.set(Some(about));
-                change.index_specs.push((wish.find(now)?.name.clone(), index_change.spec));
+                let name = &wish.find(now)?.name;
+                index.set(index_change.said(name));
+                change.index_specs.push((name.clone(), index_change.spec));
             }
+            change.said = Some(said::of(self, index.take()));
             Ok(change)
         };
         let stop = op.interrupter();
@@ -376,10 +388,13 @@ impl CollMod<'_> {
             }
             return Ok(Reply::ok());
         }
-        let reply = on_buckets.apply(op, &buckets_name(view), None)?;
-        if let Some(spec) = self.timeseries {
-            change_spans(op, view, spec)?;
-        }
+        let Some(spec) = self.timeseries else { return on_buckets.apply(op, &buckets_name(view), None) };
+        // What changes nothing else is one change in the log.
+        let reply = match on_buckets.modifications() {
+            0 => Reply::ok(),
+            _ => on_buckets.apply(op, &buckets_name(view), None)?,
+        };
+        change_spans(op, view, spec)?;
         Ok(reply)
     }
 

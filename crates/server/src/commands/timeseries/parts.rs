@@ -1,9 +1,9 @@
 //! The two parts of a time-series collection, as whoever makes one makes them.
 
-use sheaf_bson::{DocBuf, RawDoc, Value};
+use sheaf_bson::{DocBuf, RawDoc, Value, doc};
 use sheaf_errors::{Code, Error, Result, bail};
 use sheaf_exec::ddl::collection_options::with_changes;
-use sheaf_storage::{Collection, CollectionChange, CreateCollection, Interrupt, OpTime};
+use sheaf_storage::{Collection, CollectionChange, CreateCollection, Interrupt, OpTime, Said};
 use sheaf_timeseries::{
     Bucket, TimeseriesOptions, bucket_id_index, default_index, split_buckets, unpack_stage,
 };
@@ -58,7 +58,8 @@ pub fn make_view(node: &Node, namespace: &str, options: &DocBuf, interrupt: Inte
     views::follow(node.engine(), namespace, interrupt)
 }
 
-/// Gives buckets, and the view on them where this server has it, other options; `known`: those that they may have had before.
+/// Gives buckets, and the view on them where this server has it, other options; `known`: those that they may have had before; `asked`: in
+/// which words they were asked for.
 ///
 /// Errors: `ConflictingOperationInProgress`, if they have others.
 pub fn set_options(
@@ -66,9 +67,11 @@ pub fn set_options(
     buckets: &str,
     known: &[TimeseriesOptions],
     next: &TimeseriesOptions,
+    asked: RawDoc<'_>,
     interrupt: Interrupt<'_>,
 ) -> Result<OpTime> {
     let _turn = views::turn(node, interrupt)?;
+    let said = || Said { asked: doc! { "timeseries": asked }, index_before: None };
     let (timeseries, pipeline) = (next.to_doc(), unpack_stage(next));
     let options = |now: &Collection, changes: &[(&str, Value<'_>)]| {
         let has = TimeseriesOptions::of_catalog(now.options.as_raw());
@@ -76,7 +79,7 @@ pub fn set_options(
             bail!(Code::CONFLICTING_OPERATION_IN_PROGRESS, "{} was changed meanwhile", now.namespace);
         }
         let options = Some(with_changes(now.options.as_raw(), changes));
-        Ok(CollectionChange { options, ..CollectionChange::default() })
+        Ok(CollectionChange { options, said: Some(said()), ..CollectionChange::default() })
     };
     let timeseries = ("timeseries", Value::Document(timeseries.as_raw()));
     let position =

@@ -26,6 +26,8 @@ pub fn change_spans(op: &Operation<'_>, collection: &Collection, spec: RawDoc<'_
     let before = options_of(collection)?;
     let stop = op.interrupter();
     let next = before.changed(spec, PLACE)?;
-    op.note_commit(set_options(op.node(), &buckets_name(collection), &[before], &next, &|| stop.check())?);
+    let interrupt = || stop.check();
+    let buckets = buckets_name(collection);
+    op.note_commit(set_options(op.node(), &buckets, &[before], &next, spec, &interrupt)?);
     Ok(())
 }

@@ -28,11 +28,11 @@ pub struct IndexMod<'a> {
 pub struct IndexChange {
     /// As it will be kept.
     pub spec: DocBuf,
-    expire: Option<(Option<i64>, i64)>,
-    hidden: Option<(bool, bool)>,
-    prepare_unique: Option<(bool, bool)>,
-    unique: bool,
-    non_unique: bool,
+    pub(super) expire: Option<(Option<i64>, i64)>,
+    pub(super) hidden: Option<(bool, bool)>,
+    pub(super) prepare_unique: Option<(bool, bool)>,
+    pub(super) unique: bool,
+    pub(super) non_unique: bool,
 }
 
 fn field<'a, T: FromValue<'a>>(doc: RawDoc<'a>, name: &str) -> Result<Option<T>> {

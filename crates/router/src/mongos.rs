@@ -17,6 +17,7 @@ use sheaf_front::reply::Reply;
 use sheaf_front::request::Request;
 use sheaf_front::role::{Found, Role};
 use sheaf_front::session::{SessionRegistry, TxnPart};
+use sheaf_server::check::levels;
 
 use crate::op::Operation;
 use crate::router::Router;
@@ -47,7 +48,8 @@ impl Role for Mongos {
         if request.generic.write_concern.is_some() && !request.command.spec.concerns.write {
             bail!(Code::INVALID_OPTIONS, "Command does not support writeConcern");
         }
-        Ok(())
+        let level = request.generic.read_concern.and_then(|concern| concern.level);
+        level.map_or(Ok(()), |level| levels(request, level))
     }
 
     fn place(&self, _: &Request<'_>) -> Result<()> {

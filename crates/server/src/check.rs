@@ -91,6 +91,20 @@ pub fn concerns(node: &Node, request: &Request<'_>) -> Result<()> {
     }
     let Some(concern) = generic.read_concern else { return Ok(()) };
     let level = concern.level.unwrap_or(ReadLevel::Local);
+    levels(request, level)?;
+    let of_one_moment = level == ReadLevel::Snapshot && !part.in_transaction();
+    let needs_set = level == ReadLevel::Linearizable || of_one_moment;
+    if needs_set && node.options.set_name.is_none() {
+        bail!(Code::NOT_A_REPLICA_SET, "node needs to be a replica set member to use read concern");
+    }
+    cluster_time(node, &concern)
+}
+
+/// Whether a command, and the stages of a pipeline, run with a read concern.
+///
+/// Errors: `InvalidOptions`.
+pub fn levels(request: &Request<'_>, level: ReadLevel) -> Result<()> {
+    let Request { command, part, .. } = *request;
     if !command.spec.concerns.read && !part.in_transaction() && level != ReadLevel::Local {
         bail!(
             Code::INVALID_OPTIONS,
@@ -113,11 +127,7 @@ pub fn concerns(node: &Node, request: &Request<'_>) -> Result<()> {
             command.name
         );
     }
-    let needs_set = level == ReadLevel::Linearizable || of_one_moment;
-    if needs_set && node.options.set_name.is_none() {
-        bail!(Code::NOT_A_REPLICA_SET, "node needs to be a replica set member to use read concern");
-    }
-    cluster_time(node, &concern)
+    Ok(())
 }
 
 /// Whether the stages of a pipeline run with a read concern.

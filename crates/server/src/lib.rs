@@ -10,7 +10,7 @@ mod accounts;
 mod audited;
 pub mod auto_compact;
 mod background;
-mod check;
+pub mod check;
 pub mod command;
 pub mod commands;
 mod compaction;

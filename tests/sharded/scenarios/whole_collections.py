@@ -48,6 +48,11 @@ def out_replaces_collections_on_one_shard(cluster):
             source.aggregate([*every, {"$out": {"db": "outselsewhere", "coll": "tall"}}])
             source.aggregate([*every, {"$merge": {"into": {"db": "outselsewhere", "coll": "tall"}, "on": "name"}}])
             assert client.outselsewhere.tall.count_documents({}) == 80, level
+        linear = plants.with_options(read_concern=ReadConcern("linearizable"))
+        refused(72, lambda: linear.aggregate([{"$merge": {"into": "tall"}}]))
+        client.outs.create_collection("shown", viewOn="plants", pipeline=[])
+        code = {"map": "function() { emit(1, 1) }", "reduce": "function(k, v) { return 1 }"}
+        refused(166, lambda: client.outs.command("mapReduce", "shown", **code, out={"inline": 1}))
         # An unsharded collection into a database on another shard.
         client.outs.tall.aggregate([{"$match": {"k": {"$lt": 30}}}, {"$out": {"db": "outselsewhere", "coll": "small"}}])
         assert client.outselsewhere.small.count_documents({}) == 10

@@ -1,7 +1,7 @@
 //! `mapReduce`: where its collection and its output are on one shard, there; otherwise as the pipeline that it is.
 
 use sheaf_bson::{RawDoc, Value, doc};
-use sheaf_errors::Result;
+use sheaf_errors::{Code, Error, Result};
 use sheaf_front::args::Args;
 use sheaf_front::reply::Reply;
 use sheaf_server::command::Command as _;
@@ -13,9 +13,18 @@ use crate::forward;
 use crate::merged::First;
 use crate::op::Operation;
 use crate::route::until_fresh;
+use crate::view::view_named;
 
 /// More documents than a reply holds: whether all fit into one is asked by their size.
 const ALL: usize = i32::MAX as usize;
+
+/// The error for a client of one that a shard has given because it has a view by that name.
+fn refused_on_view(op: &Operation<'_>, name: &str, error: Error) -> Error {
+    match view_named(op, name, error) {
+        Ok(_) => Error::new(Code::COMMAND_NOT_SUPPORTED_ON_VIEW, "mapReduce on a view is not supported"),
+        Err(error) => error,
+    }
+}
 
 /// `{mapReduce: "plants", map: code, reduce: code, out: {inline: 1}}`.
 pub fn run<'a>(args: &mut Args<'a>, op: &Operation<'a>) -> Result<Reply> {
@@ -25,7 +34,8 @@ pub fn run<'a>(args: &mut Args<'a>, op: &Operation<'a>) -> Result<Reply> {
         // Without output the shard that has all documents needs nobody.
         Placed::Whole(to) if command.output().is_none() => forward::to_one(op, to).map(Some),
         _ => Ok(None),
-    })?;
+    });
+    let whole = whole.map_err(|error| refused_on_view(op, name, error))?;
     if let Some(reply) = whole {
         return Ok(reply);
     }
@@ -37,7 +47,8 @@ pub fn run<'a>(args: &mut Args<'a>, op: &Operation<'a>) -> Result<Reply> {
         "$db": op.db(),
     };
     let first = First { size: Some(ALL), single: true, ..First::default() };
-    let ran = run_here(op, body.as_raw(), &op.namespace(name), first)?;
+    let ran = run_here(op, body.as_raw(), &op.namespace(name), first);
+    let ran = ran.map_err(|error| refused_on_view(op, name, error))?;
     if let Some(output) = command.output() {
         return Ok(output);
     }

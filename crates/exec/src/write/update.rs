@@ -168,6 +168,8 @@ impl Run<'_> {
             now_millis: self.cx.now_millis,
             timestamp: self.cx.update_timestamp(&self.statement.update),
         };
+        // Also an update that changes nothing has looked at all of it.
+        sheaf_meter::tick_for(old.as_raw().len())?;
         let new = self.statement.update.apply_with(old.as_raw(), &apply, &self.arena)?;
         if let Some(new) = &new {
             self.check(Some(old.as_raw()), new.as_raw())?;

@@ -551,6 +551,7 @@ impl Write for Transaction {
     }
 
     fn insert(&mut self, collection: &Arc<Collection>, doc: RawDoc<'_>) -> Result<()> {
+        sheaf_meter::tick_for(doc.len())?;
         crate::write::check_inserted_depth(doc)?;
         let mut record_key = std::mem::take(&mut self.key);
         record_key.clear();
@@ -569,6 +570,7 @@ impl Write for Transaction {
         new: RawDoc<'_>,
         diff: Option<RawDoc<'_>>,
     ) -> Result<()> {
+        sheaf_meter::tick_for(old.len() + new.len())?;
         crate::write::check_updated_depth(new)?;
         self.change(collection, key, Op::Update { old, new, diff })
     }

@@ -448,6 +448,7 @@ impl Write for WriteUnit<'_> {
     }
 
     fn insert(&mut self, collection: &Arc<Collection>, doc: RawDoc<'_>) -> Result<()> {
+        sheaf_meter::tick_for(doc.len())?;
         crate::write::check_inserted_depth(doc)?;
         match collection.capped {
             Some(capped) => self.insert_capped(collection, doc, capped.size, capped.max),
@@ -463,6 +464,7 @@ impl Write for WriteUnit<'_> {
         new: RawDoc<'_>,
         diff: Option<RawDoc<'_>>,
     ) -> Result<()> {
+        sheaf_meter::tick_for(old.len() + new.len())?;
         crate::write::check_updated_depth(new)?;
         self.change(collection, key, Op::Update { old, new, diff })
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use ahash::AHashSet;
 use sheaf_bson::key::Decoder;
-use sheaf_bson::{Bump, RawDoc};
+use sheaf_bson::{Bump, RawDoc, Value};
 use sheaf_errors::Result;
 use sheaf_rows::{Cx, Figures, Operator, Row, Step};
 use sheaf_storage::{Collection, Cut, Direction, IndexCursor, Position, Range, RecordCursor};
@@ -252,6 +252,13 @@ impl Walk {
     }
 }
 
+/// Whether a key begins with null, or is no more than that.
+fn is_null(key: &[u8], descending: &[bool], scratch: &mut Vec<u8>) -> bool {
+    scratch.clear();
+    sheaf_bson::key::encode_bound(Value::Null, descending.first() == Some(&true), scratch);
+    key.starts_with(scratch)
+}
+
 /// The keys of an index within bounds.
 pub struct IndexScan {
     collection: Arc<Collection>,
@@ -363,6 +370,13 @@ impl IndexScan {
             let mut len = 0;
             for desc in descending.iter().take(fields) {
                 len += sheaf_bson::key::component_len(&walk.key()[len..], *desc).unwrap_or(0);
+            }
+            // A document without the field has the key null as well. Where strings are not in the keys the documents themselves
+            // give the values, and so each of them has to be seen.
+            if self.scan.index.collator.is_some()
+                && is_null(&walk.key()[..len], &descending, &mut self.scratch)
+            {
+                return walk.next();
             }
             self.scratch.clear();
             self.scratch.extend_from_slice(&walk.key()[..len]);

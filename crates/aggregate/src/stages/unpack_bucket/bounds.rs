@@ -216,30 +216,6 @@ mod tests {
     }
 
     #[test]
-    fn buckets_of_a_time_that_begins_and_ends_have_their_ids() {
-        let ids = |filter: DocBuf| {
-            let matcher = Matcher::parse(filter.as_raw(), &mut ParseCx::new()).unwrap();
-            let buckets = of_times(&conditions(&matcher), "t", 3600).unwrap();
-            let found =
-                filters::clauses(&buckets).into_iter().find(|clause| clause.as_raw().get("_id").is_some());
-            found.map(|clause| {
-                let range = clause.as_raw().get("_id").unwrap().as_doc().unwrap();
-                let seconds = |name| match range.get(name) {
-                    Some(Value::ObjectId(id)) => u32::from_be_bytes(id.0[..4].try_into().unwrap()),
-                    other => panic!("{other:?}"),
-                };
-                (seconds("$gte"), seconds("$lte"))
-            })
-        };
-        let at = |seconds: i64| Value::DateTime(seconds * 1000);
-        assert_eq!(ids(doc! { "t": { "$gte": at(10_000), "$lt": at(20_000) } }), Some((6400, 20_000)));
-        assert_eq!(ids(doc! { "t": at(10_000) }), Some((6400, 10_000)));
-        assert_eq!(ids(doc! { "t": { "$gte": at(10_000) } }), None);
-        assert_eq!(ids(doc! { "t": { "$gte": at(10), "$lt": at(20_000) } }), None);
-        assert_eq!(ids(doc! { "t": { "$gte": at(10_000), "$lt": at(1 << 32) } }), None);
-    }
-
-    #[test]
     fn conditions_on_the_meta_field_go_first() {
         let parse = |filter: DocBuf| Arc::new(Matcher::parse(filter.as_raw(), &mut ParseCx::new()).unwrap());
         let filter =

@@ -434,7 +434,14 @@ pub fn set_spans(node: &Arc<Node>, body: RawDoc<'_>, go_on: Interrupt<'_>) -> Re
         };
         if asked.collection().is_some_and(|buckets| buckets.uuid == uuid) {
             let spans = next.to_doc();
-            timeseries::set_options(node, asked.namespace, &[before], &next, spans.as_raw(), go_on)?;
+            timeseries::set_options(
+                node,
+                asked.namespace,
+                (&[before], &next),
+                spans.as_raw(),
+                &|_| Ok(()),
+                go_on,
+            )?;
         }
         Ok(doc! {})
     })

@@ -59,15 +59,15 @@ pub fn make_view(node: &Node, namespace: &str, options: &DocBuf, interrupt: Inte
 }
 
 /// Gives buckets, and the view on them where this server has it, other options; `known`: those that they may have had before; `asked`: in
-/// which words they were asked for.
+/// which words they were asked for; `check`: what must hold of the buckets.
 ///
-/// Errors: `ConflictingOperationInProgress`, if they have others.
+/// Errors: `ConflictingOperationInProgress`, if they have others; those of `check`.
 pub fn set_options(
     node: &Node,
     buckets: &str,
-    known: &[TimeseriesOptions],
-    next: &TimeseriesOptions,
+    (known, next): (&[TimeseriesOptions], &TimeseriesOptions),
     asked: RawDoc<'_>,
+    check: &dyn Fn(&Collection) -> Result<()>,
     interrupt: Interrupt<'_>,
 ) -> Result<OpTime> {
     let _turn = views::turn(node, interrupt)?;
@@ -82,8 +82,11 @@ pub fn set_options(
         Ok(CollectionChange { options, said: Some(said()), ..CollectionChange::default() })
     };
     let timeseries = ("timeseries", Value::Document(timeseries.as_raw()));
-    let position =
-        node.engine().coll_mod(buckets, &|now: &Collection| options(now, &[timeseries]), interrupt)?;
+    let of_buckets = |now: &Collection| {
+        check(now)?;
+        options(now, &[timeseries])
+    };
+    let position = node.engine().coll_mod(buckets, &of_buckets, interrupt)?;
     let Some((db, name)) = split_buckets(buckets) else { return Ok(position) };
     let view = format!("{db}.{name}");
     if !node.catalog().collection(&view).is_some_and(|view| view.is_timeseries()) {

@@ -28,6 +28,7 @@ pub fn change_spans(op: &Operation<'_>, collection: &Collection, spec: RawDoc<'_
     let next = before.changed(spec, PLACE)?;
     let interrupt = || stop.check();
     let buckets = buckets_name(collection);
-    op.note_commit(set_options(op.node(), &buckets, &[before], &next, spec, &interrupt)?);
+    let check = |now: &Collection| op.check_changed(now);
+    op.note_commit(set_options(op.node(), &buckets, (&[before], &next), spec, &check, &interrupt)?);
     Ok(())
 }

@@ -4,7 +4,7 @@ import shutil
 import subprocess
 import tarfile
 
-from sheaf_process import cache_dir
+from sheaf_process import alone, cache_dir
 
 VERSION = "4.20.0"
 
@@ -12,8 +12,14 @@ VERSION = "4.20.0"
 def pymongo_source(python):
     """The folder with `test`, `tools` and `pyproject.toml` of the distribution, fetched once by this interpreter's pip."""
     home = cache_dir() / "pymongo-suite" / VERSION
-    if (home / "ready").exists():
-        return home
+    with alone("pymongo-suite"):
+        if not (home / "ready").exists():
+            fetch(home, python)
+    return home
+
+
+def fetch(home, python):
+    """Makes the folder."""
     shutil.rmtree(home, ignore_errors=True)
     home.mkdir(parents=True)
     download = [python, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", "pymongo", f"pymongo=={VERSION}"]
@@ -26,4 +32,3 @@ def pymongo_source(python):
         (unpacked / part).rename(home / part)
     shutil.rmtree(unpacked)
     (home / "ready").touch()
-    return home

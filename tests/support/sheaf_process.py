@@ -3,6 +3,8 @@
 Only the standard library is used, so that every test program can import this before any driver is installed.
 """
 
+import contextlib
+import fcntl
 import os
 import pathlib
 import random
@@ -239,8 +241,21 @@ def _states(pid):
             pass  # It has ended meanwhile.
 
 
+@contextlib.contextmanager
+def alone(what):
+    """Holds back every other process that makes the same thing in the cache: suites run beside each other, also where nothing is there yet."""
+    with open(cache_dir() / f"{what}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
 def venv_python(packages):
     """The interpreter of the cached virtualenv, after installing whatever of `packages` it lacks."""
+    with alone("venv"):
+        return filled_venv(packages)
+
+
+def filled_venv(packages):
     venv = cache_dir() / "venv"
     python = venv / "bin" / "python"
     if not python.exists():

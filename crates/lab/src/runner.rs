@@ -21,7 +21,7 @@ use crate::part::Part;
 use crate::results::{self, Metric, Repetition, Row, RunResult};
 use crate::stop::Stop;
 use crate::target::{LaunchOptions, Running, Target, bring_up, bytes_on_disk};
-use crate::workload::{self, Figure, Workload};
+use crate::workload::{self, Figure, MAY_LACK, Workload};
 
 /// What the command line says about a run.
 #[derive(Clone, Debug)]
@@ -453,7 +453,8 @@ fn show(
     observer.update(row, elapsed, &now, progress);
 }
 
-/// Adds a repetition's figures to the row's metrics. All repetitions must have the same ones.
+/// Adds a repetition's figures to the row's metrics. All repetitions must have the same ones; what one of them cannot tell where it may be so
+/// is told of none.
 fn add_figures(metrics: &mut Vec<Metric>, figures: Vec<Figure>, repetition: usize) -> Result<()> {
     for Figure { name, unit, better, value } in figures {
         if !value.is_finite() {
@@ -464,6 +465,8 @@ fn add_figures(metrics: &mut Vec<Metric>, figures: Vec<Figure>, repetition: usiz
             None => metrics.push(Metric { name, unit: unit.to_owned(), better, values: vec![value] }),
         }
     }
+    metrics
+        .retain(|metric| metric.values.len() == repetition + 1 || !MAY_LACK.contains(&metric.name.as_str()));
     match metrics.iter().find(|metric| metric.values.len() != repetition + 1) {
         Some(metric) => {
             Err(Error::failed(format!("not every repetition has the figure \"{}\"", metric.name)))

@@ -12,6 +12,14 @@ fn figures_of_repetitions_stand_side_by_side() {
     let error = add_figures(&mut metrics.clone(), vec![Figure::plain("rate", "", 9.0)], 2).unwrap_err();
     assert!(error.to_string().contains("\"p99\""), "{error}");
 
+    // What may be lacking in one of them is left open for the row.
+    let even = || Figure::lower(MAY_LACK[1], "us", 5.0);
+    let mut lacking = Vec::new();
+    for (repetition, figures) in [vec![even()], vec![], vec![even()]].into_iter().enumerate() {
+        add_figures(&mut lacking, figures, repetition).unwrap();
+        assert_eq!(lacking.len(), usize::from(repetition == 0));
+    }
+
     pick_columns(&mut metrics, &["p99".to_owned(), "rate".to_owned()]).unwrap();
     let names: Vec<_> = metrics.iter().map(|metric| metric.name.as_str()).collect();
     assert_eq!(names, ["p99", "rate"]);

@@ -12,6 +12,7 @@ use serde::Deserialize;
 use sheaf_bson::{DocBuf, ObjectIdGenerator, RawDoc, Value, doc, hashed_index_value};
 
 use super::evenness::{self, Evenness};
+use super::figure::AFTER_FIRST;
 use super::placing::{self, ShardKey};
 use super::{Figure, Workload};
 use crate::client::{Collection, WriteConcern};
@@ -212,7 +213,7 @@ impl Workload for BulkImport {
             let seconds = measured.seconds - FIRST;
             // Of a shorter run it would say nothing.
             if seconds > FIRST {
-                figures.insert(1, Figure::higher("inserts/s after 3 s", "1/s", late / seconds));
+                figures.insert(1, Figure::higher(AFTER_FIRST, "1/s", late / seconds));
             }
         }
         if let Some(evenness) = &self.evenness {

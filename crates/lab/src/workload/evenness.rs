@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use sheaf_bson::{RawDoc, doc};
 
 use super::Figure;
+use super::figure::UNTIL_EVEN;
 use crate::client::Collection;
 use crate::context::Context;
 use crate::error::Result;
@@ -26,13 +27,11 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_millis(500);
 
 impl Evenness {
-    /// The columns of the table.
+    /// The columns of the table. How long it takes is left open where it has not come to an end: any number would be taken for that.
     pub fn figures(&self) -> Vec<Figure> {
-        let seconds = self.seconds.unwrap_or(PATIENCE.as_secs_f64());
-        vec![
-            Figure::lower("on the fullest shard", "%", self.fullest),
-            Figure::lower("until even", "us", seconds * 1e6),
-        ]
+        let mut figures = vec![Figure::lower("on the fullest shard", "%", self.fullest)];
+        figures.extend(self.seconds.map(|seconds| Figure::lower(UNTIL_EVEN, "us", seconds * 1e6)));
+        figures
     }
 }
 
@@ -83,7 +82,15 @@ mod tests {
         assert_eq!(counts, [100, 300]);
         assert!((fullest_part(&counts) - 0.75).abs() < 1e-9);
         assert!(fullest_part(&[]) < 0.1);
-        let figures = Evenness { fullest: 75.0, seconds: None }.figures();
-        assert_eq!(figures[1].value, 60e6);
+    }
+
+    #[test]
+    fn what_was_never_even_has_no_time() {
+        let names = |seconds| -> Vec<_> {
+            let figures = Evenness { fullest: 75.0, seconds }.figures();
+            figures.into_iter().map(|figure| (figure.name, figure.value)).collect()
+        };
+        assert_eq!(names(None).len(), 1);
+        assert_eq!(names(Some(2.0))[1].1, 2e6);
     }
 }

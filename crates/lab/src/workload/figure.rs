@@ -3,6 +3,14 @@
 use crate::measure::Measured;
 use crate::results::Better;
 
+/// The inserts behind the first seconds: of a short import it says nothing.
+pub const AFTER_FIRST: &str = "inserts/s after 3 s";
+/// How long it took until the shards were even, where they came to be.
+pub const UNTIL_EVEN: &str = "until even";
+
+/// The figures that a repetition may lack.
+pub const MAY_LACK: [&str; 2] = [AFTER_FIRST, UNTIL_EVEN];
+
 /// One column's value of one repetition.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Figure {

@@ -31,8 +31,8 @@ mod versions;
 mod ycsb;
 
 pub use contract::Workload;
-pub use figure::Figure;
 use figure::latencies;
+pub use figure::{Figure, MAY_LACK};
 
 /// Makes a workload.
 type Make = fn() -> Box<dyn Workload>;

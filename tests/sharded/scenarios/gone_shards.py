@@ -4,7 +4,7 @@ from bson import MaxKey
 
 from balancing import drop_at_once
 from checks import alone
-from cluster import eventually
+from cluster import ReplicaSet, eventually
 from scenarios import spread_evenly
 
 
@@ -67,3 +67,66 @@ def what_a_removed_shard_drops_is_no_event(cluster):
         with client.removed.watch(max_await_time_ms=500, resume_after=token) as stream:
             plants.insert_one({"_id": 1001, "k": 1001})
             assert next(stream)["documentKey"]["_id"] == 1001
+
+
+def told(stream, last):
+    """The kinds and keys of events up to that of the last insert, and what comes within a moment behind it."""
+    events = []
+    while not events or events[-1] != ("insert", last):
+        event = stream.try_next()
+        if event is not None:
+            events.append((event["operationType"], event.get("documentKey", {}).get("_id")))
+    late = [event for event in (stream.try_next() for _ in range(3)) if event is not None]
+    return events + [(event["operationType"], event.get("documentKey", {}).get("_id")) for event in late]
+
+
+def in_any_order(events, *inserted):
+    """The first events of a new shard may come behind later ones."""
+    assert sorted(map(str, events)) == sorted(str(("insert", key)) for key in inserted), events
+
+
+@alone(shards=1)
+def what_a_set_does_while_it_is_no_shard_is_no_event(cluster):
+    """Before it is added, and after it is removed, what is written there is not the cluster's: for streams that are open, and for others."""
+    with ReplicaSet([{}], name="shard1", args=["--shardsvr"]) as other, cluster.client() as client:
+        plants = client.foreign.plants
+
+        def by_itself(*keys, drops):
+            with other.direct(0) as direct:
+                direct.abroad.plants.insert_many([{"_id": key} for key in keys])
+                if drops:
+                    direct.drop_database("abroad")
+
+        def within(name):
+            client.admin.command("addShard", cluster.address(other))
+            client.admin.command("enableSharding", name, primaryShard="shard1")
+            client[name].plants.insert_one({"_id": name})
+
+        def again():
+            return client.watch(max_await_time_ms=300, start_at_operation_time=began)
+
+        with client.start_session() as session:
+            plants.insert_one({"_id": 0}, session=session)
+            began = session.operation_time
+        with client.watch(max_await_time_ms=300, start_at_operation_time=began) as stream:
+            by_itself(100, drops=True)
+            within("once")
+            plants.insert_one({"_id": 1})
+            with again() as another:
+                assert told(another, 1) == [("insert", key) for key in (0, "once", 1)]
+            client.admin.command("movePrimary", "once", to="shard0")
+            remove(client, "shard1")
+            by_itself(101, drops=False)
+            plants.insert_one({"_id": 2})
+            # Nothing was asked of this one since it was opened.
+            in_any_order(told(stream, 2), 0, "once", 1, 2)
+            by_itself(102, 103, drops=True)
+            plants.insert_one({"_id": 3})
+            assert told(stream, 3) == [("insert", 3)]
+            within("twice")
+            plants.insert_one({"_id": 4})
+            in_any_order(told(stream, 4), "twice", 4)
+        # The shard's part is told for each time for which it was one.
+        with again() as another:
+            events = told(another, 4)
+        assert events == [("insert", key) for key in (0, "once", 1, 2, 3, "twice", 4)], events

@@ -25,7 +25,7 @@ use crate::forward::{self, Body};
 use crate::gather::{Cluster, Current, Link, Reads};
 use crate::op::Operation;
 use crate::router::Router;
-use crate::streams::{Input, Inputs, Opening, StreamCursor, StreamSource, answers, looks_up};
+use crate::streams::{Input, Inputs, Known, Opening, StreamCursor, StreamSource, answers, looks_up};
 use crate::target::Target;
 
 /// How long `getMore` waits when the client names no time.
@@ -102,13 +102,14 @@ fn on_all_shards(
     let now = op.router.present().max(op.generic.cluster_time.unwrap_or(Timestamp(0)));
     let opening = Opening::new(op.db(), op.body(), stream, now);
     let link = link(op);
-    // What is added from here on is told; what was before is read.
-    let watch = op.blocking(|| opening.watch(&link, now.0, &no_longer_than(ELECTION, &go_on)));
-    if let Err(error) = &watch {
+    // What is done to the shards from here on is told; those that there are now are read.
+    let known = op.blocking(|| opening.known(&link, now, &no_longer_than(ELECTION, &go_on)));
+    if let Err(error) = &known {
         go_on()?;
-        tracing::debug!(%error, "a change stream does not hear of new shards");
+        tracing::debug!(%error, "a change stream does not hear who comes to be a shard");
     }
-    let inputs = op.blocking(|| shards(op, &opening, watch.is_ok(), &go_on))?;
+    let known = known.ok();
+    let inputs = op.blocking(|| shards(op, &opening, &link, known.as_ref(), &go_on))?;
     let token = match &stream.start {
         Start::Now => ResumeToken::high_water_mark(now.0 + 1),
         Start::At(time) => ResumeToken::high_water_mark(*time),
@@ -116,7 +117,8 @@ fn on_all_shards(
     };
     let documents =
         looks_up(stream).then(|| ClusterDatabase::new(op.router, link.clone(), op.body(), false).shared());
-    let inputs = Arc::new(Mutex::new(Inputs::new(link.clone(), opening, inputs, watch.ok())));
+    let inputs =
+        Arc::new(Mutex::new(Inputs::new(link.clone(), opening, inputs, known.map(|known| known.watch))));
     let position = Arc::new(Mutex::new(StreamPosition::at(token)));
     let source = StreamSource::new(inputs.clone(), position.clone(), documents.clone());
     let run: BoxOperator = match &documents {
@@ -152,36 +154,43 @@ fn link(op: &Operation<'_>) -> Arc<Link> {
     Link::new(to, body.as_raw(), Reads { at: None, in_transaction: false, writes: false, settings: None })
 }
 
-/// Opens it on all shards that there are, or on those that are known where the config servers do not answer (`can_ask`).
+/// Opens it on all shards that there are, or on those that this router knows where the config servers do not answer.
 fn shards(
     op: &Operation<'_>,
     opening: &Opening,
-    can_ask: bool,
+    link: &Link,
+    known: Option<&Known>,
     go_on: &dyn Fn() -> Result<()>,
 ) -> Result<Vec<Input>> {
     let directory = &op.router.directory;
-    let ask = || directory.find("shards", &DocBuf::new(), &no_longer_than(ELECTION, go_on)).ok();
-    let all = match can_ask.then(ask).flatten() {
-        Some(names) => {
-            let names = names.iter().filter_map(|shard| shard.as_raw().get("_id")?.as_str());
-            let all = names.map(|name| directory.shard(name, go_on).map(Target::Shard));
+    let mut inputs = Vec::new();
+    let all = match known {
+        Some(known) => {
+            for (name, added) in known.late(opening) {
+                inputs.extend(opening.on_late_shard(link, name, added, &known.changes, go_on)?);
+            }
+            let all = known.early(opening).map(|name| directory.shard(name, go_on).map(Target::Shard));
             all.collect::<Result<Vec<_>>>()?
         }
         // Who is added is heard of later.
         None => directory.shards(go_on)?.into_iter().map(Target::Shard).collect(),
     };
-    if all.is_empty() {
+    if all.is_empty() && inputs.is_empty() {
         bail!(Code::SHARD_NOT_FOUND, "No shards found");
     }
     let all: Vec<Addressed> = all.into_iter().map(Addressed::from).collect();
     let command = general(op, opening.command());
     let answers = forward::ask_each(op, &all, &Body { db: opening.db(), body: command.as_raw() })?;
-    let mut inputs = Vec::new();
     let mut failed = None;
     for (to, answer) in all.iter().zip(answers) {
         match answer.and_then(|answer| Input::of(&op.router.abandoned, &to.target, &answer)) {
             Ok(input) => inputs.push(input),
             Err(error) => failed = failed.or(Some(error)),
+        }
+    }
+    for input in &mut inputs {
+        if known.is_some_and(|known| known.is_draining(input.name())) {
+            input.may_leave();
         }
     }
     match failed {
@@ -278,14 +287,14 @@ pub fn next(
     let info = pinned.info().clone();
     let patience = op.max_time_ms().filter(|ms| *ms > 0).map(Duration::from_millis);
     // One that was parked goes on waiting where it left off.
-    let until = info.await_until.lock().take();
-    let until = until.unwrap_or_else(|| began + patience.unwrap_or(DEFAULT_WAIT));
+    let parked = info.await_until.lock().take();
+    let until = parked.unwrap_or_else(|| began + patience.unwrap_or(DEFAULT_WAIT));
     let size = Args::of_document("getMore", op.body())?.optional::<NonNegative>("batchSize")?;
     let limit = size.map(|size| size.0 as usize).filter(|size| *size > 0);
     let RouterCursor::Stream(stream) = pinned.cursor() else { bail!(Code::INTERNAL_ERROR, "no such cursor") };
     let go_on = || op.check_interrupt();
     let inputs = stream.inputs.clone();
-    op.blocking(|| inputs.lock().receive(&go_on))?;
+    op.blocking(|| inputs.lock().receive(parked.is_some(), &go_on))?;
     let mut reply = Reply::with_capacity(4096);
     let (mut filled, mut returned) = (Ok(true), 0);
     reply.fill(|out| {
@@ -307,11 +316,14 @@ pub fn next(
         let wait = patience.unwrap_or(DEFAULT_WAIT).as_millis() as u64;
         op.blocking(|| inputs.lock().ask(wait, &go_on))?;
         if returned == 0 && Instant::now() < until {
-            let sockets = inputs.lock().sockets().map_err(no_room)?;
+            let (sockets, look) = {
+                let inputs = inputs.lock();
+                (inputs.sockets().map_err(no_room)?, inputs.look_at().map_or(until, |look| look.min(until)))
+            };
             *info.await_until.lock() = Some(until);
             pinned.release(0);
             let cause = Answers { router: op.router.clone(), info, sockets: Mutex::new(sockets) };
-            op.parked.replace(Some(Parked { until: Some(until), cause: Box::new(cause) }));
+            op.parked.replace(Some(Parked { until: Some(look), cause: Box::new(cause) }));
             return Ok(reply);
         }
     }

@@ -1,12 +1,14 @@
 //! One shard's part of a change stream.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use sheaf_aggregate::stages::change_stream::ResumeToken;
 use sheaf_bson::{DocBuf, RawDoc, Timestamp};
-use sheaf_cluster::{Answer, Call, GoOn};
+use sheaf_cluster::{Answer, Call, ELECTION, GoOn};
 use sheaf_errors::{Code, Error, Result};
 
+use super::members::Change;
 use crate::gather::{Abandoned, Link, Remote};
 use crate::target::Target;
 
@@ -21,6 +23,10 @@ pub struct Input {
     call: Option<Call>,
     /// Up to when the shard was asked to tell what it knows.
     asked: u64,
+    /// Up to when the shard was one, and since when that is known, if it is none any more.
+    left: Option<(u64, Instant)>,
+    /// Whether it may be removed at any time: it is being drained.
+    leaving: bool,
 }
 
 impl Input {
@@ -30,7 +36,7 @@ impl Input {
     pub fn of(abandoned: &Arc<Abandoned>, target: &Target, answer: &Answer) -> Result<Self> {
         let remote = Remote::of(abandoned, target, answer)?;
         let mark = mark_of(answer.reply())?;
-        let mut input = Input { remote, next: None, mark, call: None, asked: 0 };
+        let mut input = Input { remote, next: None, mark, call: None, asked: 0, left: None, leaving: false };
         input.advance()?;
         Ok(input)
     }
@@ -73,6 +79,41 @@ impl Input {
     /// Whether the shard's cursor is closed.
     pub fn has_ended(&self) -> bool {
         self.remote.is_done()
+    }
+
+    /// The shard is one only up to this time: what is done there later is no event of the cluster's.
+    pub fn leave(&mut self, until: u64) {
+        self.left.get_or_insert((until, Instant::now()));
+    }
+
+    /// Up to when the shard was one, if it is none any more.
+    pub fn until(&self) -> Option<u64> {
+        self.left.map(|(until, _)| until)
+    }
+
+    /// Whether the shard is none any more.
+    pub fn has_left(&self) -> bool {
+        self.left.is_some()
+    }
+
+    /// Whether nothing more of it counts: the shard has left, and what was before that is told. One that does not say so is not waited for
+    /// longer than an election takes.
+    pub fn is_over(&self) -> bool {
+        let Some((until, known)) = self.left else { return false };
+        match &self.next {
+            Some(next) => next.time > until,
+            None => self.mark.time > until || known.elapsed() > ELECTION,
+        }
+    }
+
+    /// The shard may be removed soon.
+    pub fn may_leave(&mut self) {
+        self.leaving = true;
+    }
+
+    /// Whether the shard may have been removed without that this is known.
+    pub fn is_leaving(&self) -> bool {
+        self.leaving && self.left.is_none()
     }
 
     /// The answer that is awaited.
@@ -124,7 +165,13 @@ impl Input {
     ///
     /// Errors: what the shard answers; it is lost.
     pub fn receive(&mut self, link: &Link, go_on: GoOn<'_>) -> Result<()> {
-        let Some(call) = self.call.take_if(|call| call.is_ready()) else { return Ok(()) };
+        match self.call.take_if(|call| call.is_ready()) {
+            Some(call) => self.take(call, link, go_on),
+            None => Ok(()),
+        }
+    }
+
+    fn take(&mut self, call: Call, link: &Link, go_on: GoOn<'_>) -> Result<()> {
         let answer = call.finish_there(go_on)?;
         if let Err(error) = link.check(&self.remote.cursor.target, &answer) {
             if matches!(error.code(), Code::CURSOR_NOT_FOUND | Code::CURSOR_KILLED) {
@@ -135,6 +182,36 @@ impl Input {
         self.mark = mark_of(answer.reply())?;
         self.remote.take(answer.reply())?;
         self.advance()
+    }
+
+    /// What is at hand, of a stream on `config.shards`.
+    ///
+    /// Errors: an event has no resume token.
+    pub fn changes(&mut self) -> Result<Vec<Change>> {
+        let mut changes = Vec::new();
+        while let Some(time) = self.next.as_ref().map(|next| next.time) {
+            changes.extend(Change::of(self.document(), time));
+            self.advance()?;
+        }
+        Ok(changes)
+    }
+
+    /// All that happens up to a time, of a stream on `config.shards`. It is waited for.
+    ///
+    /// Errors: those of the way there; the stream is closed.
+    pub fn changes_up_to(&mut self, time: u64, link: &Link, go_on: GoOn<'_>) -> Result<Vec<Change>> {
+        let mut changes = self.changes()?;
+        while self.mark.time <= time {
+            if self.has_ended() {
+                return Err(Error::new(Code::CURSOR_NOT_FOUND, "the stream of shards is over"));
+            }
+            self.ask(link, 1, Some(time))?;
+            if let Some(call) = self.call.take() {
+                self.take(call, link, go_on)?;
+            }
+            changes.extend(self.changes()?);
+        }
+        Ok(changes)
     }
 }
 

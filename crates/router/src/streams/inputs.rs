@@ -1,5 +1,6 @@
 //! The shards' parts of a change stream, together.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::net::TcpStream;
 use std::sync::Arc;
@@ -9,14 +10,18 @@ use sheaf_aggregate::stages::change_stream::ResumeToken;
 use sheaf_bson::{ArrayBuf, DocBuf, Timestamp, Value, doc};
 use sheaf_client::Message;
 use sheaf_cluster::{Asker, Call, Clock, GoOn, QUICK, no_longer_than};
-use sheaf_errors::Result;
+use sheaf_errors::{Code, Error, Result};
 
 use super::input::Input;
+use super::members::{self, Change, Kind};
 use super::opening::Opening;
 use crate::gather::Link;
 
-/// How long after it was lost who watches for new shards tries again.
+/// How long after it was lost who watches the shards tries again.
 const AGAIN: Duration = Duration::from_secs(10);
+
+/// Who asks for nothing for so long may not hear of a removal in time.
+const AWAY: Duration = Duration::from_millis(100);
 
 /// What comes next of all shards.
 pub enum Next {
@@ -33,16 +38,26 @@ pub struct Inputs {
     link: Arc<Link>,
     opening: Opening,
     shards: Vec<Input>,
-    /// Tells of new shards, which are to be read from the moment on when they were added.
+    /// Tells of new shards, which are to be read from the moment on when they were added, and of those that are removed.
     watch: Option<Input>,
     watch_lost: Option<Instant>,
+    /// What happened up to this time may have been on a shard that was removed before, as nobody had listened to the watch.
+    unheard: u64,
+    /// When the watch was asked last.
+    asked: Instant,
+    /// The time of the event that waits for what the watch knows, and since when it does.
+    doubted: Option<(u64, Instant)>,
+    /// When shards have been removed.
+    removed: BTreeMap<String, u64>,
 }
 
 impl Inputs {
-    /// A stream on these shards; `watch` tells of new ones.
+    /// A stream on these shards; `watch` tells who comes and goes.
     pub fn new(link: Arc<Link>, opening: Opening, shards: Vec<Input>, watch: Option<Input>) -> Self {
         let watch_lost = watch.is_none().then(Instant::now);
-        Inputs { link, opening, shards, watch, watch_lost }
+        let (doubted, removed) = Default::default();
+        let asked = Instant::now();
+        Inputs { link, opening, shards, watch, watch_lost, unheard: 0, asked, doubted, removed }
     }
 
     /// The event at hand of one of them.
@@ -52,18 +67,47 @@ impl Inputs {
 
     /// Goes behind the event at hand of one of them.
     pub fn advance(&mut self, at: usize) -> Result<()> {
-        self.shards[at].advance()
+        self.shards[at].advance()?;
+        self.shards.retain(|input| !input.is_over());
+        Ok(())
+    }
+
+    /// The event that is to be told first, and whose it is.
+    fn first(&self) -> Option<(&ResumeToken, usize)> {
+        self.shards.iter().enumerate().filter_map(|(at, input)| Some((input.next()?, at))).min()
+    }
+
+    /// Whether this event's shard may have been removed before without that this is known: while it is being drained, and of what happened
+    /// while the client asked for nothing. Where the config servers do not answer that is not waited for.
+    fn is_doubtful(&self, token: &ResumeToken, at: usize) -> bool {
+        let (input, time) = (&self.shards[at], token.time);
+        let is_unknown = self.watch.as_ref().is_some_and(|watch| watch.mark().time <= time);
+        is_unknown && !input.has_left() && (input.is_leaving() || time <= self.unheard)
+    }
+
+    /// The time of the event that is to be told first, if it is doubtful.
+    fn doubtful(&self) -> Option<u64> {
+        self.first().filter(|(token, at)| self.is_doubtful(token, *at)).map(|(token, _)| token.time)
+    }
+
+    /// When it is to be looked again what can be told, though no shard has answered: at once if somebody is not waited for any more.
+    pub fn look_at(&self) -> Option<Instant> {
+        match self.next() {
+            Next::Unknown => self.doubted.map(|(_, since)| since + QUICK),
+            Next::Event(_) | Next::Over => Some(Instant::now()),
+        }
     }
 
     /// What comes next. An event is told when all other shards have told what is before it.
     pub fn next(&self) -> Next {
-        let first = self.shards.iter().enumerate().filter_map(|(at, input)| Some((input.next()?, at))).min();
+        let first = self.first();
         let ended = self.shards.iter().filter(|input| input.has_ended() && input.next().is_none());
         let end = ended.map(Input::mark).min();
         let open = || self.shards.iter().filter(|input| input.next().is_none() && !input.has_ended());
         match (first, end) {
             (Some((token, at)), _) if end.is_none_or(|end| token < end) => {
-                if open().all(|input| token <= input.mark()) { Next::Event(at) } else { Next::Unknown }
+                let is_first = open().all(|input| token <= input.mark());
+                if is_first && !self.is_doubtful(token, at) { Next::Event(at) } else { Next::Unknown }
             }
             (_, Some(end)) if open().all(|input| end <= input.mark()) => Next::Over,
             _ => Next::Unknown,
@@ -80,52 +124,100 @@ impl Inputs {
         open.map(told).min()
     }
 
-    /// Takes in what has come.
+    /// Takes in what has come. `listened`: whether that was waited for since it was asked for.
     ///
-    /// Errors: those of a shard; that one is lost. Whoever cannot tell of new shards any more is asked again later.
-    pub fn receive(&mut self, go_on: GoOn<'_>) -> Result<()> {
-        for input in &mut self.shards {
-            input.receive(&self.link, go_on)?;
-        }
+    /// Errors: those of a shard; that one is lost. Whoever cannot tell of the shards any more is asked again later.
+    pub fn receive(&mut self, listened: bool, go_on: GoOn<'_>) -> Result<()> {
         if let Err(error) = self.follow_shards(go_on) {
             go_on()?;
-            tracing::debug!(%error, "a change stream does not hear of new shards");
-            (self.watch, self.watch_lost) = (None, Some(Instant::now()));
+            self.lose_watch(&error);
         }
-        Ok(())
+        let (link, mut failed) = (&self.link, None);
+        self.shards.retain_mut(|input| match input.receive(link, go_on) {
+            // Its process may have ended.
+            Err(error) if input.has_left() => {
+                tracing::debug!(%error, shard = input.name(), "a shard that was removed tells no more");
+                false
+            }
+            Err(error) => {
+                failed = Some(error);
+                true
+            }
+            Ok(()) => !input.is_over(),
+        });
+        // One that still waits has nothing to tell.
+        let was_told = self.watch.as_ref().is_some_and(|watch| watch.call().is_none());
+        if was_told && !listened && self.asked.elapsed() >= AWAY {
+            self.unheard = self.link.clock().now().map_or(0, |now| now.0);
+        }
+        failed.map_or(Ok(()), Err)
     }
 
-    /// Opens cursors on shards that were added.
+    fn lose_watch(&mut self, error: &Error) {
+        tracing::debug!(%error, "a change stream does not hear who comes to be a shard");
+        (self.watch, self.watch_lost, self.doubted) = (None, Some(Instant::now()), None);
+    }
+
+    /// Opens cursors on shards that were added, and ends the part of those that were removed.
     fn follow_shards(&mut self, go_on: GoOn<'_>) -> Result<()> {
         if self.watch.is_none() && self.watch_lost.is_some_and(|lost| lost.elapsed() > AGAIN) {
             self.watch_lost = Some(Instant::now());
-            // What was added meanwhile is read from as far as the stream has come.
-            let since = self.mark().map_or(0, |mark| mark.time);
             // The events of the shards that are known do not wait for it.
-            let in_time = no_longer_than(QUICK, go_on);
-            self.watch = Some(self.opening.watch(&self.link, since, &in_time)?);
-            for name in self.opening.shard_names(&self.link, &in_time)? {
-                self.add(&name, since, go_on)?;
-            }
+            self.watch_again(&no_longer_than(QUICK, go_on), go_on)?;
         }
         let Some(watch) = &mut self.watch else { return Ok(()) };
         watch.receive(&self.link, go_on)?;
-        while let Some((token, watch)) =
-            self.watch.as_mut().and_then(|watch| Some((watch.next().cloned()?, watch)))
-        {
-            let key = watch.document().get("documentKey").and_then(|key| key.as_doc());
-            let name = key.and_then(|key| key.get("_id")?.as_str().map(str::to_owned));
-            watch.advance()?;
-            if let Some(name) = name {
-                self.add(&name, token.time, go_on)?;
+        let changes = watch.changes()?;
+        self.follow(changes, go_on)
+    }
+
+    /// Watches the shards, after nobody has for some time.
+    fn watch_again(&mut self, in_time: GoOn<'_>, go_on: GoOn<'_>) -> Result<()> {
+        // What was added meanwhile is read from as far as the stream has come.
+        let since = self.mark().map_or(0, |mark| mark.time);
+        let before = since.saturating_sub(1);
+        let mut watch = self.opening.watch(&self.link, since, in_time)?;
+        let shards = self.opening.shards(&self.link, in_time)?;
+        let now = self.link.clock().now().map_or(since, |now| now.0);
+        let changes = watch.changes_up_to(now, &self.link, in_time)?;
+        self.watch = Some(watch);
+        self.follow(changes, go_on)?;
+        let name = |shard: &DocBuf| shard.as_raw().get("_id").and_then(|id| id.as_str()).map(str::to_owned);
+        let names: Vec<String> = shards.iter().filter_map(name).collect();
+        for (name, shard) in names.iter().zip(&shards) {
+            let added = members::added(shard.as_raw()).unwrap_or(before);
+            self.add(name, added.max(before), go_on)?;
+        }
+        // Of those that were removed before it is not known when.
+        for input in self.shards.iter_mut().filter(|input| !names.iter().any(|name| name == input.name())) {
+            input.leave(before);
+        }
+        Ok(())
+    }
+
+    fn follow(&mut self, changes: Vec<Change>, go_on: GoOn<'_>) -> Result<()> {
+        for Change { shard, time, kind } in changes {
+            match kind {
+                Kind::Added(behind) => self.add(&shard, behind, go_on)?,
+                Kind::Removed => {
+                    self.of(&shard).for_each(|input| input.leave(time));
+                    self.removed.insert(shard, time);
+                }
+                Kind::Changed => self.of(&shard).for_each(Input::may_leave),
             }
         }
         Ok(())
     }
 
-    fn add(&mut self, name: &str, since: u64, go_on: GoOn<'_>) -> Result<()> {
-        if self.shards.iter().all(|input| input.name() != name) {
-            let added = self.opening.on_shard(&self.link, name, since, go_on)?;
+    fn of(&mut self, shard: &str) -> impl Iterator<Item = &mut Input> {
+        self.shards.iter_mut().filter(move |input| input.name() == shard)
+    }
+
+    fn add(&mut self, name: &str, behind: u64, go_on: GoOn<'_>) -> Result<()> {
+        if self.shards.iter().all(|input| input.name() != name || input.has_left()) {
+            // A removal that was taken back leaves the shard's document as it was.
+            let behind = self.removed.get(name).map_or(behind, |removed| behind.max(*removed));
+            let added = self.opening.on_shard(&self.link, name, Some(behind), go_on)?;
             self.shards.push(added);
         }
         Ok(())
@@ -136,54 +228,56 @@ impl Inputs {
     ///
     /// Errors: those of the way to them.
     pub fn ask(&mut self, wait_millis: u64, go_on: GoOn<'_>) -> Result<()> {
-        let first = self.shards.iter().filter_map(|input| Some(input.next()?.time)).min();
+        let first = self.first().map(|(token, _)| token.time);
         let newest = self.shards.iter().map(|input| input.mark().time).max().unwrap_or(0);
         // A mark stands before all that happened at its time.
         let up_to = first.unwrap_or(newest.saturating_sub(1));
-        for input in &mut self.shards {
-            input.ask(&self.link, wait_millis, Some(up_to))?;
+        let (link, mut failed) = (&self.link, None);
+        self.shards.retain_mut(|input| {
+            let asked = input.ask(link, wait_millis, Some(up_to.max(input.until().unwrap_or(0))));
+            let is_lost = asked.is_err() && input.has_left();
+            failed = asked.err().filter(|_| !is_lost).or_else(|| failed.take());
+            !is_lost
+        });
+        failed.map_or(Ok(()), Err)?;
+        if let Err(error) = self.ask_watch(wait_millis, go_on) {
+            go_on()?;
+            self.lose_watch(&error);
         }
-        if let Some(watch) = &mut self.watch
-            && let Err(error) = watch.ask(&self.link, wait_millis, None)
-        {
-            tracing::debug!(%error, "a change stream does not hear of new shards");
-            (self.watch, self.watch_lost) = (None, Some(Instant::now()));
-        }
-        match first {
-            Some(time) => self.tell(time, go_on),
-            None => Ok(()),
-        }
-    }
-
-    /// Tells shards that wait for events that somebody else has one of this time.
-    fn tell(&mut self, time: u64, go_on: GoOn<'_>) -> Result<()> {
-        let clock = self.link.clock().clone();
-        let mut under_way = Vec::new();
-        for input in self.shards.iter_mut().filter_map(|input| input.is_to_be_told(time).then_some(input)) {
-            let mut message = advance(&clock, &[input.id()], time, false);
-            let sent = Call::send_to(input.target().set(), input.host(), &mut message);
-            let host = input.host().to_owned();
-            under_way.push((
-                input.target().clone(),
-                sent.map_err(|error| sheaf_cluster::unreachable(&host, &error))?,
-            ));
-        }
-        let mut elsewhere = Vec::new();
-        for (target, call) in under_way {
-            let answer = call.finish_there(go_on)?;
-            self.link.check(&target, &answer)?;
-            if answer.reply().get("isPrimary").is_some_and(|primary| !primary.truthy()) {
-                elsewhere.push(target);
-            }
-        }
-        // A secondary cannot promise anything: its primary writes, and it tells when it has that.
-        let asker = Asker { preference: Default::default(), again: true, go_on };
-        for target in elsewhere {
-            let mut message = advance(&clock, &[], time, true);
-            let answer = target.set().ask(&mut message, &asker)?;
-            self.link.check(&target, &answer)?;
+        let Some(time) = first else { return Ok(()) };
+        let (left, there): (Vec<_>, Vec<_>) = self.shards.iter_mut().partition(|input| input.has_left());
+        tell(&self.link, there, time, go_on)?;
+        // One that has left is not waited for any longer than it may take to say how far it had come.
+        if let Err(error) = tell(&self.link, left, time, &no_longer_than(QUICK, go_on)) {
+            go_on()?;
+            tracing::debug!(%error, "a shard that was removed tells no more");
+            self.shards.retain(|input| !input.has_left());
         }
         Ok(())
+    }
+
+    /// Has the watch look for more, at once if an event waits for what it knows.
+    fn ask_watch(&mut self, wait_millis: u64, go_on: GoOn<'_>) -> Result<()> {
+        let doubtful = self.doubtful();
+        self.asked = Instant::now();
+        let Some(watch) = &mut self.watch else { return Ok(()) };
+        let is_waiting = watch.call().is_some();
+        watch.ask(&self.link, wait_millis, doubtful.map(|time| time.max(self.unheard)))?;
+        let since = match (self.doubted, doubtful) {
+            (Some((doubted, since)), Some(time)) if doubted == time => since,
+            _ => Instant::now(),
+        };
+        self.doubted = doubtful.map(|time| (time, since));
+        match doubtful {
+            Some(_) if since.elapsed() >= QUICK => {
+                Err(Error::new(Code::NETWORK_TIMEOUT, "no answer in time"))
+            }
+            Some(time) if is_waiting => {
+                let in_time = no_longer_than(QUICK, go_on);
+                tell(&self.link, vec![watch], time.max(self.unheard), &in_time)
+            }
+            _ => Ok(()),
+        }
     }
 
     /// The sockets on which answers will come.
@@ -193,6 +287,35 @@ impl Inputs {
         let all = self.shards.iter().chain(&self.watch);
         all.filter_map(|input| Some(input.call()?.socket())).collect()
     }
+}
+
+/// Tells those of these that wait for events that somebody else has one of this time.
+fn tell(link: &Link, inputs: Vec<&mut Input>, time: u64, go_on: GoOn<'_>) -> Result<()> {
+    let clock = link.clock().clone();
+    let mut under_way = Vec::new();
+    for input in inputs.into_iter().filter_map(|input| input.is_to_be_told(time).then_some(input)) {
+        let mut message = advance(&clock, &[input.id()], time, false);
+        let sent = Call::send_to(input.target().set(), input.host(), &mut message);
+        let host = input.host().to_owned();
+        under_way
+            .push((input.target().clone(), sent.map_err(|error| sheaf_cluster::unreachable(&host, &error))?));
+    }
+    let mut elsewhere = Vec::new();
+    for (target, call) in under_way {
+        let answer = call.finish_there(go_on)?;
+        link.check(&target, &answer)?;
+        if answer.reply().get("isPrimary").is_some_and(|primary| !primary.truthy()) {
+            elsewhere.push(target);
+        }
+    }
+    // A secondary cannot promise anything: its primary writes, and it tells when it has that.
+    let asker = Asker { preference: Default::default(), again: true, go_on };
+    for target in elsewhere {
+        let mut message = advance(&clock, &[], time, true);
+        let answer = target.set().ask(&mut message, &asker)?;
+        link.check(&target, &answer)?;
+    }
+    Ok(())
 }
 
 /// `advanceStreams`.

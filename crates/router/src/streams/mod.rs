@@ -4,10 +4,12 @@
 //! - [`Inputs`]: the shards' cursors, and up to where each has told everything;
 //! - [`StreamSource`]: what comes of them, as the rows of a pipeline;
 //! - [`Opening`]: what is asked of each shard, also of one that is added later;
+//! - `members`: who is a shard, and when;
 //! - [`StreamCursor`]: what a client's cursor keeps of it.
 
 mod input;
 mod inputs;
+mod members;
 mod opening;
 mod source;
 mod wait;
@@ -23,7 +25,7 @@ use crate::gather::Link;
 
 pub use input::Input;
 pub use inputs::Inputs;
-pub use opening::{Opening, looks_up};
+pub use opening::{Known, Opening, looks_up};
 pub use source::StreamSource;
 pub use wait::answers;
 

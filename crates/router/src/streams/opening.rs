@@ -6,6 +6,7 @@ use sheaf_cluster::GoOn;
 use sheaf_errors::Result;
 
 use super::input::Input;
+use super::members::{self, Change};
 use crate::addressed::Addressed;
 use crate::gather::Link;
 use crate::target::Target;
@@ -19,8 +20,47 @@ pub struct Opening {
     argument: DocBuf,
     /// Where it begins.
     start: DocBuf,
+    /// The time of that.
+    since: u64,
     /// The stages that shards run behind it.
     stages: Vec<DocBuf>,
+}
+
+/// What the config servers tell of the shards when a stream is opened.
+pub struct Known {
+    /// Their documents.
+    shards: Vec<DocBuf>,
+    /// What was done to these since the stream's beginning, where that was looked up.
+    pub changes: Vec<Change>,
+    /// Tells what is done to them from now on.
+    pub watch: Input,
+}
+
+impl Known {
+    fn each(&self) -> impl Iterator<Item = (&str, RawDoc<'_>)> {
+        let shards = self.shards.iter().map(DocBuf::as_raw);
+        shards.filter_map(|shard| Some((shard.get("_id")?.as_str()?, shard)))
+    }
+
+    /// The shards that were added behind the stream's beginning, and when.
+    pub fn late(&self, opening: &Opening) -> impl Iterator<Item = (&str, u64)> {
+        let since = opening.since;
+        let dated = self.each().filter_map(|(name, shard)| Some((name, members::added(shard)?)));
+        dated.filter(move |(_, added)| *added >= since)
+    }
+
+    /// All others.
+    pub fn early(&self, opening: &Opening) -> impl Iterator<Item = &str> {
+        let since = opening.since;
+        let early =
+            self.each().filter(move |(_, shard)| members::added(*shard).is_none_or(|added| added < since));
+        early.map(|(name, _)| name)
+    }
+
+    /// Whether this one is being drained.
+    pub fn is_draining(&self, name: &str) -> bool {
+        self.each().any(|(each, shard)| each == name && members::is_draining(shard))
+    }
 }
 
 /// Whether documents are to be looked up as they are now: they may be on any shard, so that is done here, and so are all stages behind it.
@@ -46,8 +86,13 @@ impl Opening {
             }
             out.append("$_merged", true);
         });
+        let since = match &stream.start {
+            Start::Now => now.0 + 1,
+            Start::At(time) => *time,
+            Start::After(token) => token.time,
+        };
         if stream.start == Start::Now {
-            start = doc! { "startAtOperationTime": Timestamp(now.0 + 1) };
+            start = doc! { "startAtOperationTime": Timestamp(since) };
         }
         let head = DocBuf::build(|out| {
             for field in body.iter() {
@@ -57,7 +102,7 @@ impl Opening {
             }
         });
         let stages = if looks_up(stream) { Vec::new() } else { stages.map(DocBuf::from).collect() };
-        Opening { db: db.to_owned(), head, argument, start, stages }
+        Opening { db: db.to_owned(), head, argument, start, since, stages }
     }
 
     /// The database that it names.
@@ -84,35 +129,81 @@ impl Opening {
         })
     }
 
-    /// Opens it on a shard, from a time on.
+    /// Opens it on a shard, behind the time at which that became one, or from the stream's beginning on.
     ///
     /// Errors: those of the shard, and of the way there.
-    pub fn on_shard(&self, link: &Link, name: &str, since: u64, go_on: GoOn<'_>) -> Result<Input> {
+    pub fn on_shard(&self, link: &Link, name: &str, behind: Option<u64>, go_on: GoOn<'_>) -> Result<Input> {
         let shard = link.directory().shard(name, go_on)?;
-        let command = self.beginning(&doc! { "startAtOperationTime": Timestamp(since) });
+        let command = match behind.filter(|behind| *behind >= self.since) {
+            Some(behind) => self.beginning(&doc! { "startAtOperationTime": Timestamp(behind + 1) }),
+            None => self.command(),
+        };
         ask(link, Target::Shard(shard), &self.db, &command, go_on)
     }
 
-    /// Opens the stream of new shards, from a time on.
+    /// Opens it on a shard that was added behind the stream's beginning, and for each time before for which it was one.
+    ///
+    /// Errors: those of the shard, and of the way there.
+    pub fn on_late_shard(
+        &self,
+        link: &Link,
+        name: &str,
+        added: u64,
+        changes: &[Change],
+        go_on: GoOn<'_>,
+    ) -> Result<Vec<Input>> {
+        let mut parts = Vec::new();
+        for (behind, until) in members::earlier(changes, name, added) {
+            let mut part = self.on_shard(link, name, behind, go_on)?;
+            part.leave(until);
+            parts.push(part);
+        }
+        parts.push(self.on_shard(link, name, Some(added), go_on)?);
+        Ok(parts)
+    }
+
+    /// Asks the config servers for the shards. Where one was added behind the stream's beginning, it is looked up whether it was one before,
+    /// as far back as their log reaches.
+    ///
+    /// Errors: those of the config servers, and of the way there.
+    pub fn known(&self, link: &Link, now: Timestamp, go_on: GoOn<'_>) -> Result<Known> {
+        let shards = self.shards(link, go_on)?;
+        if shards.iter().any(|shard| members::added(shard.as_raw()).is_some_and(|added| added >= self.since))
+        {
+            let read = self.watch(link, self.since, go_on).and_then(|mut watch| {
+                let changes = watch.changes_up_to(now.0, link, go_on)?;
+                Ok((changes, watch))
+            });
+            match read {
+                Ok((changes, watch)) => return Ok(Known { shards, changes, watch }),
+                Err(error) => {
+                    go_on()?;
+                    tracing::debug!(%error, "a change stream does not know who was a shard before");
+                }
+            }
+        }
+        let watch = self.watch(link, now.0, go_on)?;
+        Ok(Known { shards, changes: Vec::new(), watch })
+    }
+
+    /// Opens the stream of what is done to `config.shards`, from a time on.
     ///
     /// Errors: those of the config servers, and of the way there.
     pub fn watch(&self, link: &Link, since: u64, go_on: GoOn<'_>) -> Result<Input> {
         let stream = doc! { "$_merged": true, "startAtOperationTime": Timestamp(since) };
         let stages = ArrayBuf::of(&[
             doc! { "$changeStream": stream.as_raw() },
-            doc! { "$match": { "operationType": "insert" } },
+            doc! { "$match": { "operationType": { "$in": ["insert", "update", "replace", "delete"] } } },
         ]);
         let command = doc! { "aggregate": "shards", "pipeline": Value::Array(stages.as_raw()), "cursor": {} };
         ask(link, Target::Config(link.directory().config().clone()), "config", &command, go_on)
     }
 
-    /// The names of all shards, as the config servers know them now.
+    /// The documents of all shards, as the config servers have them now.
     ///
     /// Errors: those of asking them.
-    pub fn shard_names(&self, link: &Link, go_on: GoOn<'_>) -> Result<Vec<String>> {
-        let shards = link.directory().find("shards", &doc! {}, go_on)?;
-        let names = shards.iter().filter_map(|shard| shard.as_raw().get("_id")?.as_str().map(str::to_owned));
-        Ok(names.collect())
+    pub fn shards(&self, link: &Link, go_on: GoOn<'_>) -> Result<Vec<DocBuf>> {
+        link.directory().find("shards", &doc! {}, go_on)
     }
 }
 

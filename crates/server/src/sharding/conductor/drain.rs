@@ -6,6 +6,7 @@
 use std::collections::BTreeSet;
 
 use sheaf_bson::{ArrayBuf, DocBuf, RawDoc, Value, doc};
+use sheaf_cluster::{QUICK, no_longer_than};
 use sheaf_errors::{Code, Error, Result, bail};
 use sheaf_storage::Interrupt;
 
@@ -305,6 +306,7 @@ impl Conductor {
 
     /// Takes the shard out of the directory, unless something has come to it.
     fn forget_shard(&self, shard: &str, go_on: Interrupt<'_>) -> Result<()> {
+        let set = self.set(shard);
         let known = self.change(go_on, |change| {
             let known = change.get(SHARDS, Value::String(shard))?;
             if known.is_some() {
@@ -323,7 +325,16 @@ impl Conductor {
                     "something has come to shard {shard} meanwhile"
                 )
             }
-            _ => Ok(()),
+            _ => {
+                // What its set does by itself from here on is told by a later time than that of the removal. One that is gone does nothing.
+                if let Ok(set) = set {
+                    self.clock.reach(self.now());
+                    let in_time = no_longer_than(QUICK, go_on);
+                    let _ =
+                        sheaf_cluster::run(&set, &self.clock, "admin", &doc! { "ping": 1 }, true, &in_time);
+                }
+                Ok(())
+            }
         }
     }
 }

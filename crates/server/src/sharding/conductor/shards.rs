@@ -41,7 +41,7 @@ impl Conductor {
             .collect())
     }
 
-    fn set(&self, shard: &str) -> Result<Arc<ReplicaSet>> {
+    pub(super) fn set(&self, shard: &str) -> Result<Arc<ReplicaSet>> {
         let found = self.get("config.shards", Value::String(shard))?;
         let Some(host) = found.as_ref().and_then(|found| found.as_raw().get("host")?.as_str()) else {
             bail!(Code::SHARD_NOT_FOUND, "Shard {shard} not found");

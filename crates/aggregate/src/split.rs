@@ -81,6 +81,11 @@ impl Pipeline {
         Some(SplitPipeline { shards: Some(ArrayBuf::of(&shards)), order, merger: ArrayBuf::of(&merger) })
     }
 
+    /// The pipeline as one that no shard is asked for: its first stage has its documents from the router.
+    pub fn unsplit(&self) -> SplitPipeline {
+        SplitPipeline { shards: None, order: None, merger: self.specs(&self.stages) }
+    }
+
     /// A `$project` of the top-level fields that the stages from this one on read; `None` if they read whole documents.
     fn fields_read_from(&self, first: usize) -> Option<DocBuf> {
         let deps = self.dependencies_from(first).filter(|deps| deps.metadata.is_empty())?;

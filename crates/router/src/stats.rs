@@ -12,6 +12,7 @@ use sheaf_front::operations;
 use sheaf_front::sampling::SAMPLES;
 use sheaf_rows::{Cx, Operator};
 use sheaf_server::commands::crud::pipeline::digests;
+use sheaf_timeseries::{BUCKETS_PREFIX, TimeseriesOptions, buckets_namespace, listed_index};
 
 use crate::addressed::{Addressed, Placed};
 use crate::gather::{self, Gather, Link, Order};
@@ -76,13 +77,15 @@ impl Source<'_> {
         spec: RawDoc<'_>,
         cx: &mut Cx<'_>,
     ) -> Result<Vec<DocBuf>> {
-        let stages = ArrayBuf::of(&[doc! { (of.stage_name()): spec }]);
-        let command = doc! {
-            "aggregate": &*namespace.collection, "pipeline": Value::Array(stages.as_raw()), "cursor": {}
-        };
         let interrupt = cx.interrupt();
         let go_on = || interrupt();
-        let remotes = self.link.until_fresh(namespace, false, &go_on, |placed| {
+        let measured = self.measured(of, namespace, &go_on)?;
+        let on = measured.as_ref().map_or(namespace, |(buckets, _)| buckets);
+        let stages = ArrayBuf::of(&[doc! { (of.stage_name()): spec }]);
+        let command = doc! {
+            "aggregate": &*on.collection, "pipeline": Value::Array(stages.as_raw()), "cursor": {}
+        };
+        let remotes = self.link.until_fresh(on, false, &go_on, |placed| {
             let to = match placed {
                 Placed::Whole(to) => vec![to.clone()],
                 Placed::Spread(sharded) => {
@@ -93,7 +96,33 @@ impl Source<'_> {
             let answers = self.link.ask_each(&to, &namespace.database, &command, false, &go_on)?;
             gather::opened(self.link.abandoned(), &to, answers)
         })?;
-        all(Gather::new(self.link.clone(), remotes, Order::None), cx)
+        let told = all(Gather::new(self.link.clone(), remotes, Order::None), cx)?;
+        let Some((_, options)) = &measured else { return Ok(told) };
+        let shown = told.iter().filter_map(|told| of_measurements(told.as_raw(), namespace, options));
+        Ok(shown.collect())
+    }
+
+    /// The buckets of a time-series collection, if these are sharded: only the database's primary shard knows the collection by its own name.
+    ///
+    /// Errors: those of asking the config servers.
+    fn measured(
+        &self,
+        of: StatsSource,
+        namespace: &Namespace,
+        go_on: GoOn<'_>,
+    ) -> Result<Option<(Namespace, TimeseriesOptions)>> {
+        let (db, name) = (&*namespace.database, &*namespace.collection);
+        let is_own = matches!(db, "admin" | "config" | "local") || name.starts_with("system.");
+        if is_own || of == StatsSource::PlanCacheStats {
+            return Ok(None);
+        }
+        let directory = &self.router.directory;
+        if directory.collection(&namespace.to_string(), go_on)?.sharded.is_some() {
+            return Ok(None);
+        }
+        let buckets = directory.collection(&buckets_namespace(db, name), go_on)?;
+        let options = buckets.sharded.as_ref().and_then(|sharded| sharded.timeseries.clone());
+        Ok(options.map(|options| (Namespace::new(db, format!("{BUCKETS_PREFIX}{name}")), options)))
     }
 
     /// Whether all users' are meant, not only those of who asks.
@@ -250,6 +279,24 @@ fn all(mut rows: Gather, cx: &mut Cx<'_>) -> Result<Vec<DocBuf>> {
         all.push(DocBuf::from(rows.row().document()));
     }
     Ok(all)
+}
+
+/// What is told of buckets, as it is told of their measurements. `None`: of an index that users do not see.
+fn of_measurements(told: RawDoc<'_>, namespace: &Namespace, options: &TimeseriesOptions) -> Option<DocBuf> {
+    let listed = match told.get("spec") {
+        Some(spec) => Some(listed_index(spec.as_doc()?, options)?),
+        None => None,
+    };
+    Some(DocBuf::build(|out| {
+        for field in told {
+            match (field.key(), &listed) {
+                ("ns", _) => _ = out.append("ns", namespace.to_string().as_str()),
+                ("key", Some(listed)) => _ = out.append("key", listed.as_raw().get_or_missing("key")),
+                ("spec", Some(listed)) => _ = out.append("spec", listed),
+                _ => _ = out.append_element(field),
+            }
+        }
+    }))
 }
 
 /// What a shard has of a collection; `None`: nothing.

@@ -350,6 +350,29 @@ def definitions_of_measurements(cluster):
 
 
 @check
+def figures_of_measurements_are_of_all_shards(cluster):
+    """Only the database's primary shard knows the collection by its name; the figures of the other's buckets were not told."""
+    with cluster.client() as client:
+        x = measured(client, "measuredfigures", {"m": 1})
+        cut(client, "measuredfigures", {"meta": 5})
+        x.insert_many([{"t": minute(at), "m": at % 10, "v": at} for at in range(50)])
+        x.create_index([("v", -1)])
+        with cluster.client(1) as other:
+            x = other.measuredfigures.x
+            stats = list(x.aggregate([{"$collStats": {"storageStats": {}, "count": {}}}]))
+            assert sorted(entry["shard"] for entry in stats) == ["shard0", "shard1"], stats
+            assert {entry["ns"] for entry in stats} == {"measuredfigures.x"}, stats
+            assert [entry["storageStats"]["timeseries"]["bucketCount"] for entry in stats] == [5, 5], stats
+            shown = sorted((entry["name"], entry["shard"], entry["key"]) for entry in x.aggregate([{"$indexStats": {}}]))
+            keys = [("m_1_t_1", {"m": 1, "t": 1}), ("v_-1", {"v": -1})]
+            assert shown == [(name, shard, key) for name, key in keys for shard in ("shard0", "shard1")], shown
+            assert all(entry["spec"]["key"] == entry["key"] for entry in x.aggregate([{"$indexStats": {}}]))
+            # Who looks at the buckets themselves sees these.
+            buckets = other.measuredfigures["system.buckets.x"]
+            assert len(list(buckets.aggregate([{"$collStats": {"count": {}}}]))) == 2
+
+
+@check
 def longer_spans_beside_writers(cluster):
     """Where the time is in the shard key, the begin of buckets says where measurements go: routers hear of it when spans change."""
     with cluster.client() as client:

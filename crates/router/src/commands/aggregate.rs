@@ -52,6 +52,8 @@ pub fn run<'a>(_: &mut Args<'a>, op: &Operation<'a>) -> Result<Reply> {
             | "$queryStats"
             | "$shardedDataDistribution",
         ) => on_cluster(op, stages),
+        // The database's primary shard, which alone knows a time-series collection by its name, has not all of its buckets.
+        Some("$collStats" | "$indexStats") if is_measured(op)? => of_measurements(op, stages),
         _ => collection(op, stages),
     }
 }
@@ -67,6 +69,20 @@ fn stream(op: &Operation<'_>, stages: RawDoc<'_>) -> Result<Reply> {
         return forward::to_one(op, &any);
     }
     change_stream::open(op, &namespace, &pipeline)
+}
+
+/// Whether the pipeline is on a time-series collection that is sharded.
+fn is_measured(op: &Operation<'_>) -> Result<bool> {
+    let name = op.body().iter().next().and_then(|first| first.value().as_str()).unwrap_or_default();
+    op.buckets_are_sharded(op.db(), name)
+}
+
+/// A pipeline on the figures of a time-series collection that is sharded: the router asks for those of the buckets.
+fn of_measurements(op: &Operation<'_>, stages: RawDoc<'_>) -> Result<Reply> {
+    let name = op.body().iter().next().and_then(|first| first.value().as_str()).unwrap_or_default();
+    let placed = Placed::Whole(Target::Config(op.router.directory.config().clone()).into());
+    let plan = Plan::new(op, op.body(), name, stages, &placed)?.apart();
+    Plan { begins_here: true, ..plan }.run(op, None)
 }
 
 /// A pipeline on what servers do: its first stage has its documents from this router.
@@ -147,6 +163,8 @@ pub struct Plan<'b> {
     pub to: Vec<Addressed>,
     /// Whether the shard there, if it is one, has all other collections that are read and written, too.
     pub is_local: bool,
+    /// Whether its first stage has its documents from this router, though shards could tell them.
+    begins_here: bool,
     /// The collections that are not only there.
     elsewhere: Vec<Namespace>,
 }
@@ -204,7 +222,8 @@ impl<'b> Plan<'b> {
                 elsewhere.push(other);
             }
         }
-        Ok(Plan { body, namespace, pipeline, collator, is_local: elsewhere.is_empty(), elsewhere, to })
+        let (is_local, begins_here) = (elsewhere.is_empty(), false);
+        Ok(Plan { body, namespace, pipeline, collator, is_local, begins_here, elsewhere, to })
     }
 
     /// The same with all that reads or writes other collections here.
@@ -244,7 +263,10 @@ impl<'b> Plan<'b> {
 
     /// The pipeline in two parts.
     pub fn split(&self) -> Option<sheaf_aggregate::SplitPipeline> {
-        self.pipeline.split_with(&|other| !self.elsewhere.contains(other))
+        match self.begins_here {
+            true => Some(self.pipeline.unsplit()),
+            false => self.pipeline.split_with(&|other| !self.elsewhere.contains(other)),
+        }
     }
 
     /// Runs it here over what shards give. `given`: how the cursor is shown and begins, where the command does not say it.

@@ -98,9 +98,14 @@ impl Profiling {
         self.sample_millionths.store((rate * 1e6) as i64, Ordering::Relaxed);
     }
 
+    /// Whether this is `slowms` or more.
+    pub fn takes_long(&self, millis: i64) -> bool {
+        millis >= self.slow_ms.load(Ordering::Relaxed)
+    }
+
     /// Whether an operation that took this long is logged as slow.
     pub fn is_slow(&self, millis: i64) -> bool {
-        if millis < self.slow_ms.load(Ordering::Relaxed) {
+        if !self.takes_long(millis) {
             return false;
         }
         let rate = self.sample_rate();

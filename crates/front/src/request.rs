@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use bumpalo::Bump;
 use sheaf_auth::UserName;
 use sheaf_bson::{DocBuf, RawDoc, Value};
-use sheaf_errors::{Code, Result, bail};
+use sheaf_errors::{Code, Error, Result, bail};
 use sheaf_wire::{Flags, Sequence};
 
 use crate::access::{FIRST_USER, Rights};
@@ -18,6 +18,7 @@ use crate::client::{Client, Stop};
 use crate::command::{Access, Description};
 use crate::concern::{ReadConcern, WriteConcern};
 use crate::cursors::CursorInfo;
+use crate::dispatch::Entries;
 use crate::front::Front;
 use crate::generic::GenericArgs;
 use crate::message::{Message, Place};
@@ -140,14 +141,20 @@ pub struct OpMetrics {
     pub cursor: RefCell<Option<Arc<CursorInfo>>>,
     /// Whether a cursor is exhausted.
     pub cursor_exhausted: Cell<bool>,
-    /// Whether an in-memory sort was needed.
-    pub has_sort_stage: Cell<bool>,
+    /// How often an in-memory sort was needed: once, or in so many of its statements.
+    pub sorts: Cell<u64>,
     /// Write conflicts met and retried.
     pub write_conflicts: Cell<u64>,
     /// `planSummary`, such as `IXSCAN { a: 1 }`.
     pub plan_summary: RefCell<Option<String>>,
     /// The full namespace, if the command works on a collection.
     pub namespace: RefCell<Option<String>>,
+    /// What a statement failed with; of several, the last.
+    pub failed: RefCell<Option<Error>>,
+    /// Whether its statements are told of one by one, and what is shown here are sums.
+    pub by_statement: Cell<bool>,
+    /// The profiler's entries of its statements.
+    pub entries: RefCell<Entries>,
 }
 
 impl OpMetrics {

@@ -74,8 +74,8 @@ pub trait Role: Send + Sync + 'static {
     /// Is told of each operation that has ended.
     fn measure(&self, _request: &Request<'_>, _outcome: &RequestOutcome, _took: Duration) {}
 
-    /// Keeps the profiler's entry of a finished operation, where its database has a profiler.
-    fn profile(&self, _request: &Request<'_>, _entry: &DocBuf) {}
+    /// Keeps the profiler's entries of a finished operation, where its database has a profiler.
+    fn profile(&self, _request: &Request<'_>, _entries: &[DocBuf]) {}
 
     /// The sessions of clients, for the commands that begin and end them.
     fn sessions(&self) -> &dyn SessionRegistry {

@@ -33,6 +33,8 @@ pub struct Figures {
     pub dups_dropped: u64,
     /// Keys or rows tested for that.
     pub dups_tested: u64,
+    /// Whether it sorts.
+    pub sorts: bool,
     /// Bytes sorted.
     pub sorted_bytes: u64,
     /// Rows sorted.
@@ -90,6 +92,13 @@ pub fn examined(operator: &mut dyn Operator) -> (u64, u64) {
         docs += figures.docs_examined;
     });
     (keys, docs)
+}
+
+/// Whether an operator, or one below it, sorts.
+pub fn sorts(operator: &mut dyn Operator) -> bool {
+    let mut sorts = false;
+    report(operator, &mut |figures| sorts |= figures.sorts);
+    sorts
 }
 
 /// What an operator and all below it have read.

@@ -39,7 +39,7 @@ impl Sort {
             state: State::Reading(None),
             narrow: Vec::new(),
             key: Vec::new(),
-            figures: Figures::default(),
+            figures: Figures { sorts: true, ..Figures::default() },
         }
     }
 

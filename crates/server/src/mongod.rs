@@ -123,8 +123,8 @@ impl Role for Mongod {
         reply
     }
 
-    fn profile(&self, request: &Request<'_>, entry: &DocBuf) {
-        commands::diag::profile::record(&self.0, request, entry);
+    fn profile(&self, request: &Request<'_>, entries: &[DocBuf]) {
+        commands::diag::profile::record(&self.0, request, entries);
     }
 
     fn sessions(&self) -> &dyn SessionRegistry {

@@ -161,7 +161,7 @@ impl QueryStats {
             run.returned += metrics.returned.get().unwrap_or(0);
             run.keys += metrics.keys_examined.get();
             run.docs += metrics.docs_examined.get();
-            run.sorted |= metrics.has_sort_stage.get();
+            run.sorted |= metrics.sorts.get() > 0;
         };
         let cursor = metrics.cursor_id.get().filter(|id| *id != 0 && !metrics.cursor_exhausted.get());
         if op.command.name == "getMore" {

@@ -9,6 +9,7 @@ use sheaf_query::matcher::Matcher;
 use sheaf_rows::{Cx, Limits};
 use sheaf_storage::{Collection, Write};
 
+use super::seen::Way;
 use super::update::{again, next_record};
 use super::{Change, WriteCx};
 use crate::find;
@@ -39,31 +40,43 @@ pub fn run_delete(
         && let Some(id) = id_equality(matcher.root())
     {
         let key = collection.record_key(id.as_value())?;
-        let gone = delete_one(w, cx, collection, &matcher, &key, None)?;
+        cx.seen.go(Way::Id);
+        let gone = delete_one(w, cx, collection, &matcher, &key, None);
+        cx.seen.count_key_of_record();
+        let gone = gone?;
         return Ok((u64::from(gone.is_some()), gone.filter(|_| keep)));
     }
     let reads = cx.reads(w.view()?);
     let limits = Limits { now_millis: cx.now_millis, ..Limits::default() };
     let mut rows = Cx::new(limits, cx.interrupt);
     let mut executor = find::open(&statement.query, collection, &reads, &mut rows)?;
-    let (mut count, mut last) = (0, None);
-    while let Some((key, doc)) = next_record(&mut executor, &mut rows)? {
-        if !statement.multi && !w.retries_conflicts() {
-            // As with updates: a transaction's writes so far are copied if a view of them is still alive.
-            drop((executor, reads));
-            let gone = delete_one(w, cx, collection, &matcher, &key, Some(&doc))?;
-            return Ok((u64::from(gone.is_some()), gone.filter(|_| keep)));
-        }
-        let Some(gone) = delete_one(w, cx, collection, &matcher, &key, Some(&doc))? else { continue };
-        count += 1;
-        if keep {
-            last = Some(gone);
-        }
-        if !statement.multi {
-            break;
-        }
+    cx.seen.go(Way::Plan(executor.plan().clone()));
+    if !statement.multi && !w.retries_conflicts() {
+        let found = next_record(&mut executor, &mut rows);
+        cx.seen.ran(&mut executor);
+        // As with updates: a transaction's writes so far are copied if a view of them is still alive.
+        drop((executor, reads));
+        let Some((key, doc)) = found? else { return Ok((0, None)) };
+        let gone = delete_one(w, cx, collection, &matcher, &key, Some(&doc))?;
+        return Ok((u64::from(gone.is_some()), gone.filter(|_| keep)));
     }
-    Ok((count, last))
+    let (mut count, mut last) = (0, None);
+    let mut all = || -> Result<()> {
+        while let Some((key, doc)) = next_record(&mut executor, &mut rows)? {
+            let Some(gone) = delete_one(w, cx, collection, &matcher, &key, Some(&doc))? else { continue };
+            count += 1;
+            if keep {
+                last = Some(gone);
+            }
+            if !statement.multi {
+                break;
+            }
+        }
+        Ok(())
+    };
+    let result = all();
+    cx.seen.ran(&mut executor);
+    result.map(|()| (count, last))
 }
 
 fn delete_one(
@@ -75,7 +88,7 @@ fn delete_one(
     seen: Option<&[u8]>,
 ) -> Result<Option<DocBuf>> {
     let mut result = attempt(w, cx, collection, matcher, key, seen);
-    while again(w, &result) {
+    while again(w, cx, &result) {
         (cx.interrupt)()?;
         result = attempt(w, cx, collection, matcher, key, None);
     }
@@ -91,6 +104,7 @@ fn attempt(
     seen: Option<&[u8]>,
 ) -> Result<Option<DocBuf>> {
     let Some(old) = w.read_for_update(collection, key)? else { return Ok(None) };
+    cx.seen.add(0, u64::from(seen.is_none()));
     let old = DocBuf::from_bytes(old);
     if seen.is_none_or(|seen| seen != old.as_bytes()) {
         let arena = Bump::new();

@@ -26,6 +26,8 @@ pub enum FindAndModify {
 pub struct Modified {
     /// Documents removed, updated or inserted.
     pub n: u64,
+    /// Of those updated, the ones of which bytes changed.
+    pub changed: u64,
     /// For updates: whether a document existed.
     pub updated_existing: Option<bool>,
     /// The `_id` of an inserted document.
@@ -50,6 +52,7 @@ pub fn run_find_and_modify(
             let result = run_update(w, cx, collection, statement, true)?;
             Ok(Modified {
                 n: result.matched + u64::from(result.upserted.is_some()),
+                changed: result.modified,
                 updated_existing: Some(result.matched > 0),
                 value: if *new { result.after } else { result.before },
                 upserted: result.upserted,

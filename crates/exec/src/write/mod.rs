@@ -5,6 +5,7 @@ mod delete;
 mod find_and_modify;
 pub mod open_buckets;
 mod point;
+mod seen;
 pub mod timeseries;
 mod update;
 mod validator;
@@ -22,6 +23,7 @@ pub use check::{check_document, check_made, prepare_insert};
 pub use delete::{Delete, run_delete};
 pub use find_and_modify::{FindAndModify, Modified, run_find_and_modify};
 pub use point::{PointChange, delete_by_id, find_and_modify_by_id, update_by_id};
+pub use seen::Seen;
 pub use update::{UpdateResult, UpdateStatement, run_update};
 pub use validator::{Report, Validation, Validator};
 
@@ -51,6 +53,8 @@ pub struct WriteCx<'c> {
     pub judge: Option<&'c Judge<'c>>,
     /// How many documents a record stands for, which updates count; `None`: each stands for itself.
     pub stands_for: Option<&'c StandsFor<'c>>,
+    /// Where what a statement looks at is noted.
+    pub seen: &'c Seen,
 }
 
 impl WriteCx<'_> {

@@ -7,6 +7,7 @@ use sheaf_errors::Result;
 use sheaf_query::update::{ApplyCx, SimpleOutcome, SimpleUpdate, Update};
 use sheaf_storage::{Collection, Write};
 
+use super::seen::Way;
 use super::update::again;
 use super::{Change, Modified, UpdateResult, Validator, WriteCx};
 
@@ -49,7 +50,7 @@ pub fn update_by_id(
     let key = collection.record_key(id)?;
     loop {
         let result = update_once(w, cx, collection, &key, change, validator.as_ref(), keep);
-        if !again(w, &result) {
+        if !again(w, cx, &result) {
             return result;
         }
         (cx.interrupt)()?;
@@ -65,12 +66,19 @@ fn update_once(
     validator: Option<&Validator>,
     keep: bool,
 ) -> Result<Option<UpdateResult>> {
-    let mut result = UpdateResult { examined: (1, 0), ..UpdateResult::default() };
+    cx.seen.go(Way::Express);
+    let mut result = UpdateResult::default();
     let Some(old) = w.read_for_update(collection, key)? else { return Ok(Some(result)) };
+    let before = cx.seen.examined();
+    cx.seen.add(1, 1);
     let old = DocBuf::from_bytes(old);
     let changed = match change {
         PointChange::Simple(simple) => match simple.apply(old.as_raw()) {
-            SimpleOutcome::Unusual => return Ok(None),
+            SimpleOutcome::Unusual => {
+                // The general way looks at it again.
+                cx.seen.set_examined(before);
+                return Ok(None);
+            }
             SimpleOutcome::Same => None,
             SimpleOutcome::Changed { new, delta } => Some((new, Some(delta))),
         },
@@ -81,7 +89,6 @@ fn update_once(
         }
     };
     result.matched = 1;
-    result.examined.1 = 1;
     if let Some((new, delta)) = &changed {
         let (before, after): (RawDoc<'_>, RawDoc<'_>) = (old.as_raw(), new.as_raw());
         if let Some(judge) = cx.judge {
@@ -115,7 +122,7 @@ pub fn delete_by_id(
     let key = collection.record_key(id)?;
     loop {
         let result = delete_once(w, cx, collection, &key);
-        if !again(w, &result) {
+        if !again(w, cx, &result) {
             return result.map(Some);
         }
         (cx.interrupt)()?;
@@ -128,7 +135,9 @@ fn delete_once(
     collection: &Arc<Collection>,
     key: &[u8],
 ) -> Result<Option<DocBuf>> {
+    cx.seen.go(Way::Express);
     let Some(old) = w.read_for_update(collection, key)? else { return Ok(None) };
+    cx.seen.add(1, 1);
     let old = DocBuf::from_bytes(old);
     cx.announce(w, Change::Delete(old.as_raw()));
     w.delete(collection, key, old.as_raw())?;
@@ -156,6 +165,7 @@ pub fn find_and_modify_by_id(
     let result = update_by_id(w, cx, collection, id, change, true)?;
     Ok(result.map(|result| Modified {
         n: result.matched,
+        changed: result.modified,
         updated_existing: Some(result.matched > 0),
         upserted: None,
         value: if new { result.after } else { result.before },

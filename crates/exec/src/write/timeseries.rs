@@ -11,7 +11,8 @@ use sheaf_storage::{Collection, Statement, Write};
 use sheaf_timeseries::{Bucket, Measurement, TimeseriesOptions, Unpacker, normalized_meta};
 
 use super::open_buckets::{OpenBuckets, Parts, Tally};
-use super::update::{again, next_record};
+use super::seen::Way;
+use super::update::{again, is_conflict, next_record};
 use super::{Change, WriteCx};
 use crate::find;
 use crate::plan::Query;
@@ -57,7 +58,7 @@ impl Filling<'_> {
             let mut rows = rows.as_slice();
             while !rows.is_empty() {
                 let mut taken = self.fill(w, &group[0].0, rows, statement);
-                while again(w, &taken) {
+                while is_conflict(&taken) && w.retries_conflicts() {
                     (self.interrupt)()?;
                     taken = self.fill(w, &group[0].0, rows, statement);
                 }
@@ -209,22 +210,28 @@ pub fn delete_measurements(
     let limits = Limits { now_millis: cx.now_millis, ..Limits::default() };
     let mut rows = Cx::new(limits, cx.interrupt);
     let mut executor = find::open(query, buckets, &reads, &mut rows)?;
+    cx.seen.go(Way::Plan(executor.plan().clone()));
     let (mut count, mut last) = (0, None);
-    while let Some((key, _)) = next_record(&mut executor, &mut rows)? {
-        let attempt = |w: &mut dyn Write| delete_in(w, cx, buckets, options, &key, matcher, multi);
-        let mut gone = attempt(w);
-        while again(w, &gone) {
-            (cx.interrupt)()?;
-            gone = attempt(w);
+    let mut all = || -> Result<()> {
+        while let Some((key, _)) = next_record(&mut executor, &mut rows)? {
+            let attempt = |w: &mut dyn Write| delete_in(w, cx, buckets, options, &key, matcher, multi);
+            let mut gone = attempt(w);
+            while again(w, cx, &gone) {
+                (cx.interrupt)()?;
+                gone = attempt(w);
+            }
+            let mut gone = gone?;
+            count += gone.len() as u64;
+            last = gone.pop().or(last.take());
+            if count > 0 && !multi {
+                break;
+            }
         }
-        let mut gone = gone?;
-        count += gone.len() as u64;
-        last = gone.pop().or(last);
-        if count > 0 && !multi {
-            break;
-        }
-    }
-    Ok((count, last))
+        Ok(())
+    };
+    let result = all();
+    cx.seen.ran(&mut executor);
+    result.map(|()| (count, last))
 }
 
 fn delete_in(

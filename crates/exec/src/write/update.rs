@@ -11,6 +11,7 @@ use sheaf_query::update::{ApplyCx, Update};
 use sheaf_rows::{Cx, Limits};
 use sheaf_storage::{Collection, Write};
 
+use super::seen::Way;
 use super::{Change, Validator, WriteCx};
 use crate::find;
 use crate::plan::Query;
@@ -42,8 +43,6 @@ pub struct UpdateResult {
     pub before: Option<DocBuf>,
     /// The last document after its update (or the one inserted).
     pub after: Option<DocBuf>,
-    /// Index keys and documents looked at.
-    pub examined: (u64, u64),
 }
 
 /// Runs an update. `keep` asks for the documents before and after.
@@ -101,34 +100,50 @@ impl Run<'_> {
             && let Some(id) = id_equality(matcher.root())
         {
             let key = self.collection.record_key(id.as_value())?;
-            self.result.examined.0 += 1;
-            self.one(w, &matcher, &key, None)?;
-            return Ok(());
+            self.cx.seen.go(Way::Id);
+            let result = self.one(w, &matcher, &key, None);
+            self.cx.seen.count_key_of_record();
+            return result.map(|_| ());
         }
         let reads = self.cx.reads(w.view()?);
         let limits = Limits { now_millis: self.cx.now_millis, ..Limits::default() };
         let mut rows = Cx::new(limits, self.cx.interrupt);
         let mut executor = find::open(&self.statement.query, self.collection, &reads, &mut rows)?;
-        while let Some((key, doc)) = next_record(&mut executor, &mut rows)? {
-            if !self.statement.multi && !w.retries_conflicts() {
-                // A transaction's writes so far are copied at the next one if a view of them is still alive: not for each
-                // statement of thousands.
-                self.result.examined = executor.examined();
-                drop((executor, reads));
-                return self.one(w, &matcher, &key, Some(&doc)).map(|_| ());
-            }
-            if self.one(w, &matcher, &key, Some(&doc))? && !self.statement.multi {
+        self.cx.seen.go(Way::Plan(executor.plan().clone()));
+        if !self.statement.multi && !w.retries_conflicts() {
+            let found = next_record(&mut executor, &mut rows);
+            self.cx.seen.ran(&mut executor);
+            // A transaction's writes so far are copied at the next one if a view of them is still alive: not for each
+            // statement of thousands.
+            drop((executor, reads));
+            let Some((key, doc)) = found? else { return Ok(()) };
+            return self.one(w, &matcher, &key, Some(&doc)).map(|_| ());
+        }
+        let result = self.all(w, &matcher, &mut executor, &mut rows);
+        self.cx.seen.ran(&mut executor);
+        result
+    }
+
+    /// Updates what a search finds: all of it, or the first that still matches.
+    fn all(
+        &mut self,
+        w: &mut dyn Write,
+        matcher: &Matcher,
+        executor: &mut Executor,
+        rows: &mut Cx<'_>,
+    ) -> Result<()> {
+        while let Some((key, doc)) = next_record(executor, rows)? {
+            if self.one(w, matcher, &key, Some(&doc))? && !self.statement.multi {
                 break;
             }
         }
-        self.result.examined = executor.examined();
         Ok(())
     }
 
     /// Updates the record if it is still there and still matches.
     fn one(&mut self, w: &mut dyn Write, matcher: &Matcher, key: &[u8], seen: Option<&[u8]>) -> Result<bool> {
         let (matched, mut result) = (self.result.matched, self.attempt(w, matcher, key, seen));
-        while again(w, &result) {
+        while again(w, self.cx, &result) {
             (self.cx.interrupt)()?;
             self.result.matched = matched;
             result = self.attempt(w, matcher, key, None);
@@ -144,7 +159,7 @@ impl Run<'_> {
         seen: Option<&[u8]>,
     ) -> Result<bool> {
         let Some(old) = w.read_for_update(self.collection, key)? else { return Ok(false) };
-        self.result.examined.1 += u64::from(seen.is_none());
+        self.cx.seen.add(0, u64::from(seen.is_none()));
         let old = DocBuf::from_bytes(old);
         let changed = seen.is_none_or(|seen| seen != old.as_bytes());
         let mut position = None;
@@ -221,8 +236,15 @@ impl Run<'_> {
 }
 
 /// Whether a document's write met another writer and is to be tried again on what that one left.
-pub(super) fn again<T>(w: &dyn Write, result: &Result<T>) -> bool {
-    matches!(result, Err(error) if error.code() == Code::WRITE_CONFLICT) && w.retries_conflicts()
+pub(super) fn again<T>(w: &dyn Write, cx: &WriteCx<'_>, result: &Result<T>) -> bool {
+    let again = is_conflict(result) && w.retries_conflicts();
+    cx.seen.conflicts.set(cx.seen.conflicts.get() + u64::from(again));
+    again
+}
+
+/// Whether a write met another writer.
+pub(super) fn is_conflict<T>(result: &Result<T>) -> bool {
+    matches!(result, Err(error) if error.code() == Code::WRITE_CONFLICT)
 }
 
 /// The next record of a search: its key and document, copied, because the write that follows may need the

@@ -1,5 +1,7 @@
 //! What is kept of an operation that has ended: figures, the slow log, the profiler's entry.
 
+pub mod statement;
+
 use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -10,9 +12,11 @@ use sheaf_errors::{Code, Error};
 use sheaf_meter::{Meter, Process};
 
 use crate::command::{Access, Counter};
+use crate::front::Front;
 use crate::metrics::Class;
 use crate::outcome::RequestOutcome;
-use crate::request::Request;
+use crate::profile::ProfileSettings;
+use crate::request::{OpMetrics, Request};
 use crate::role::Role;
 
 /// Counts an operation that has ended, and writes it down where it was slow or is profiled.
@@ -29,36 +33,63 @@ pub fn count(role: &dyn Role, op: &Request<'_>, outcome: &RequestOutcome) {
     // A collection that was just dropped must not come back among those that are counted.
     let counted = namespace.as_deref().filter(|_| op.command.name != "drop");
     front.metrics.finished(class, spec.counter, counted, took);
-    front.metrics.docs_examined.add(op.metrics.docs_examined.get());
-    front.metrics.keys_examined.add(op.metrics.keys_examined.get());
-    front.metrics.docs_returned.add(op.metrics.returned.get().unwrap_or(0));
-    front.metrics.docs_inserted.add(op.metrics.inserted.get().unwrap_or(0));
-    front.metrics.docs_updated.add(op.metrics.modified.get().unwrap_or(0));
-    front.metrics.docs_deleted.add(op.metrics.deleted.get().unwrap_or(0));
+    let metrics = &op.metrics;
+    front.metrics.docs_examined.add(metrics.docs_examined.get());
+    front.metrics.keys_examined.add(metrics.keys_examined.get());
+    front.metrics.docs_returned.add(metrics.returned.get().unwrap_or(0));
+    front.metrics.docs_inserted.add(metrics.inserted.get().unwrap_or(0));
+    // MongoDB counts those that an update has found, changed or not.
+    front.metrics.docs_updated.add(metrics.matched.get().unwrap_or(0));
+    front.metrics.docs_deleted.add(metrics.deleted.get().unwrap_or(0));
+    front.metrics.sorts.add(metrics.sorts.get());
+    front.metrics.write_conflicts.add(metrics.write_conflicts.get());
     let (named, had) = (op.generic.read_concern, op.read_concern());
     front.metrics.read_concerns.count(op.command.name, op.in_transaction(), named, had);
     role.measure(op, outcome, took);
     let settings = front.profiling.active(op.db);
-    let filter = settings.as_ref().and_then(|settings| settings.filter.as_ref());
     let entry = || profile_entry(role, op, outcome, took);
-    let slow = match filter {
-        // A filter takes the place of `slowms` and `sampleRate`; what it can't judge does not pass.
-        Some(filter) => filter.matches_doc(entry().as_raw()).unwrap_or(false),
-        None => front.profiling.is_slow(took.as_millis() as i64) && op.command.name != "hello",
-    };
-    if slow || crate::log::components::level("COMMAND") > 0 {
-        front.metrics.slow_ops.add(u64::from(slow));
-        log_slow(role, op, outcome, took, slow);
+    let told = judge(front, settings.as_ref(), took, op.command.name != "hello", &entry);
+    if told.slow || crate::log::components::level("COMMAND") > 0 {
+        front.metrics.slow_ops.add(u64::from(told.slow));
+        log_slow(role, op, outcome, took, told.slow);
     }
-    let level = settings.as_ref().map_or(0, |settings| settings.level);
-    if level > 0 && (slow || (level == 2 && filter.is_none())) {
-        role.profile(op, &entry());
+    if metrics.by_statement.get() {
+        let entries = metrics.entries.take().into_list();
+        if !entries.is_empty() {
+            role.profile(op, &entries);
+        }
+    } else if told.profiled {
+        role.profile(op, &[entry()]);
     }
 }
 
+/// Where an operation is to be told.
+struct Told {
+    slow: bool,
+    profiled: bool,
+}
+
+/// Whether an operation is told, by the settings of its database. `known` says that it may be slow: some are meant to wait.
+fn judge(
+    front: &Front,
+    settings: Option<&ProfileSettings>,
+    took: Duration,
+    known: bool,
+    entry: &dyn Fn() -> DocBuf,
+) -> Told {
+    let filter = settings.and_then(|settings| settings.filter.as_ref());
+    let slow = match filter {
+        // A filter takes the place of `slowms` and `sampleRate`; what it can't judge does not pass.
+        Some(filter) => filter.matches_doc(entry().as_raw()).unwrap_or(false),
+        None => known && front.profiling.is_slow(took.as_millis() as i64),
+    };
+    let level = settings.map_or(0, |settings| settings.level);
+    Told { slow, profiled: level > 0 && (slow || (level == 2 && filter.is_none())) }
+}
+
 /// What the operation failed with, if it did, as the slow log and the profiler tell it.
-fn failure(outcome: &RequestOutcome, doc: &mut DocWriter<'_, Vec<u8>>, shown: &dyn Fn(&str) -> &str) {
-    let Some(error) = &outcome.error else { return };
+fn failure(error: Option<&Error>, doc: &mut DocWriter<'_, Vec<u8>>, shown: &dyn Fn(&str) -> &str) {
+    let Some(error) = error else { return };
     doc.append("ok", 0);
     doc.append("errMsg", shown(error.message()));
     doc.append("errName", &*error.code().name());
@@ -70,11 +101,13 @@ const LOGGED_COMMAND_BYTES: usize = 8 * 1024;
 
 fn log_slow(role: &dyn Role, op: &Request<'_>, outcome: &RequestOutcome, took: Duration, slow: bool) {
     let namespace = op.metrics.namespace.borrow();
-    let everything = format!("{}.$cmd", op.db);
+    let namespace = namespace.as_deref().filter(|_| !op.metrics.by_statement.get());
+    let failed = op.metrics.failed.borrow();
+    let everything = op.namespace("$cmd");
     let attributes = DocBuf::build(|attr| {
         attr.append("type", "command");
         attr.append("isFromUserConnection", true);
-        attr.append("ns", namespace.as_deref().unwrap_or(&everything));
+        attr.append("ns", namespace.unwrap_or(&everything));
         if let Some(app) = op.client.app_name() {
             attr.append("appName", &app);
         }
@@ -84,8 +117,8 @@ fn log_slow(role: &dyn Role, op: &Request<'_>, outcome: &RequestOutcome, took: D
             attr.append("command", &doc! { (op.command.name): "too large to log" });
         }
         shape(role, op, attr);
-        figures(op, attr);
-        failure(outcome, attr, &crate::log::shown_text);
+        figures_of(op, attr);
+        failure(outcome.error.as_ref().or(failed.as_ref()), attr, &crate::log::shown_text);
         attr.append("reslen", outcome.reply.body_len() as i32);
         attr.append("protocol", "op_msg");
         attr.append("durationMillis", took.as_millis() as i64);
@@ -144,9 +177,15 @@ fn bounded(process: &Arc<Process>, looks: u32) -> Arc<Meter> {
     Meter::new(process, Arc::new(source))
 }
 
+/// The figures of an operation. Those of its statements were told with each.
+fn figures_of(op: &Request<'_>, doc: &mut DocWriter<'_, Vec<u8>>) {
+    if !op.metrics.by_statement.get() {
+        figures(&op.metrics, doc);
+    }
+}
+
 /// The figures that handlers noted, as the slow log and the profiler name them.
-fn figures(op: &Request<'_>, doc: &mut DocWriter<'_, Vec<u8>>) {
-    let metrics = &op.metrics;
+fn figures(metrics: &OpMetrics, doc: &mut DocWriter<'_, Vec<u8>>) {
     if let Some(plan) = metrics.plan_summary.borrow().as_deref() {
         doc.append("planSummary", plan);
     }
@@ -156,11 +195,12 @@ fn figures(op: &Request<'_>, doc: &mut DocWriter<'_, Vec<u8>>) {
     if metrics.cursor_exhausted.get() {
         doc.append("cursorExhausted", true);
     }
-    if metrics.docs_examined.get() > 0 || metrics.keys_examined.get() > 0 {
+    let has_plan = metrics.plan_summary.borrow().is_some();
+    if has_plan || metrics.docs_examined.get() > 0 || metrics.keys_examined.get() > 0 {
         doc.append("keysExamined", metrics.keys_examined.get() as i64);
         doc.append("docsExamined", metrics.docs_examined.get() as i64);
     }
-    if metrics.has_sort_stage.get() {
+    if metrics.sorts.get() > 0 {
         doc.append("hasSortStage", true);
     }
     let counts = [
@@ -183,8 +223,11 @@ fn figures(op: &Request<'_>, doc: &mut DocWriter<'_, Vec<u8>>) {
 
 /// A finished operation as `system.profile` shows it.
 fn profile_entry(role: &dyn Role, op: &Request<'_>, outcome: &RequestOutcome, took: Duration) -> DocBuf {
-    let namespace = op.metrics().namespace.borrow();
+    let namespace = op.metrics.namespace.borrow();
+    let namespace = namespace.as_deref().filter(|_| !op.metrics.by_statement.get());
+    let failed = op.metrics.failed.borrow();
     let kind = match op.command.spec.counter {
+        _ if op.metrics.by_statement.get() => "command",
         Counter::Query => "query",
         Counter::Insert => "insert",
         Counter::Update => "update",
@@ -195,32 +238,37 @@ fn profile_entry(role: &dyn Role, op: &Request<'_>, outcome: &RequestOutcome, to
     let everything = op.namespace("$cmd");
     DocBuf::build(|doc| {
         doc.append("op", kind);
-        doc.append("ns", namespace.as_deref().unwrap_or(&everything));
+        doc.append("ns", namespace.unwrap_or(&everything));
         append_command(op, doc, &|command| Cow::Borrowed(command.as_bytes()));
         shape(role, op, doc);
-        figures(op, doc);
+        figures_of(op, doc);
         doc.append("numYield", 0);
         let _ = doc.document("locks");
-        failure(outcome, doc, &|text| text);
+        failure(outcome.error.as_ref().or(failed.as_ref()), doc, &|text| text);
         doc.append("responseLength", outcome.reply.body_len() as i32);
         doc.append("protocol", "op_msg");
         doc.append("millis", took.as_millis() as i32);
-        doc.append("ts", Value::DateTime(op.now_millis()));
-        doc.append("client", op.client().remote.map(|a| a.ip().to_string()).unwrap_or_default().as_str());
-        if let Some(name) = op.client().app_name() {
-            doc.append("appName", &name);
-        }
-        let access = op.client().access.lock();
-        {
-            let mut users = doc.array("allUsers");
-            if let Some(user) = access.user() {
-                user.write(&mut users.document());
-            }
-        }
-        doc.append("user", &access.user().map(ToString::to_string).unwrap_or_default());
-        drop(access);
-        doc.append("_id", crate::front::new_object_id());
+        tail(op, doc);
     })
+}
+
+/// When it was, and whose it was.
+fn tail(op: &Request<'_>, doc: &mut DocWriter<'_, Vec<u8>>) {
+    doc.append("ts", Value::DateTime(op.now_millis()));
+    doc.append("client", op.client().remote.map(|a| a.ip().to_string()).unwrap_or_default().as_str());
+    if let Some(name) = op.client().app_name() {
+        doc.append("appName", &name);
+    }
+    let access = op.client().access.lock();
+    {
+        let mut users = doc.array("allUsers");
+        if let Some(user) = access.user() {
+            user.write(&mut users.document());
+        }
+    }
+    doc.append("user", &access.user().map(ToString::to_string).unwrap_or_default());
+    drop(access);
+    doc.append("_id", crate::front::new_object_id());
 }
 
 #[cfg(test)]

@@ -13,4 +13,5 @@ mod session_ends;
 mod set;
 mod support;
 mod timeseries;
+mod told;
 mod wire;

@@ -26,6 +26,7 @@ pub use explained::{Only, OnlyMeasured};
 use outcomes::{Done, Totals, recorded_done};
 
 use super::query::{collated_cx, first_batch, parse_filter, parse_update_filter, set_sort};
+use super::told::add_seen;
 use super::update::array_filters;
 use super::writes::{
     WriteFields, check_writable_in, collection_for_write, is_stale, refuse_view, with_cx, with_writer,
@@ -421,7 +422,13 @@ impl<'a> BulkWrite<'a> {
             };
             let is_told = retryable || sample.is_some();
             let cx = WriteCx { before_change: if is_told { Some(&name) } else { None }, ..cx };
-            self.apply(op, w, &cx, (&collection, measured), (&one.kind, self.fields.statements.at(at)))
+            let id = self.fields.statements.at(at);
+            let result = self.apply(op, w, &cx, (&collection, measured), (&one.kind, id));
+            add_seen(op.metrics(), cx.seen);
+            if let Err(error) = &result {
+                op.metrics().failed.replace(Some(error.clone()));
+            }
+            result
         })
     }
 

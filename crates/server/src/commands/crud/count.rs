@@ -102,12 +102,9 @@ impl<'a> Command<'a, Operation<'a>> for Count<'a> {
             let mut cx = Cx::new(limits, &interrupt);
             let mut run = sheaf_exec::find::open(&query, collection, &reads, &mut cx)?;
             op.metrics().plan_summary.replace(Some(run.plan().summary()));
-            let n =
-                run.count(&mut cx).map_err(|error| error.context("Executor error during count command"))?;
-            let (keys, docs) = run.examined();
-            op.metrics().keys_examined.set(keys);
-            op.metrics().docs_examined.set(docs);
-            n
+            let n = run.count(&mut cx).map_err(|error| error.context("Executor error during count command"));
+            op.metrics().examined((0, 0), run.examined());
+            n?
         };
         Ok(match i32::try_from(n) {
             Ok(n) => Reply::ok().with("n", n),

@@ -8,12 +8,15 @@ use sheaf_errors::{Code, Result, bail};
 use sheaf_exec::plan::Query;
 use sheaf_exec::plan::query::Hint;
 use sheaf_exec::plan::text::check_collection;
-use sheaf_exec::write::{Delete as Statement, delete_by_id, run_delete};
+use sheaf_exec::write::{Delete as Statement, WriteCx, delete_by_id, run_delete};
+use sheaf_front::dispatch::StatementKind;
+use sheaf_storage::Write;
 
 use sheaf_timeseries::BUCKETS_PREFIX;
 
 use super::find::only_id;
 use super::query::{collated_cx, parse_filter};
+use super::told::{Did, Telling};
 use super::writes::{StatementOutcomes, WriteFields, check_writable, refuse_view, with_cx, with_writer};
 use crate::args::{Args, Documents};
 use crate::command::*;
@@ -87,36 +90,12 @@ impl<'a> Command<'a, Operation<'a>> for Delete<'a> {
                     statements.iter(),
                     w,
                     |w, _, one| {
-                        if let Some(id) = one.point().filter(|_| self.variables.is_none())
-                            && let Some(collection) = w.collection(&namespace)?
-                            && !timeseries::is_measured(op, &collection)
-                        {
-                            refuse_view(&collection)?;
-                            self.fields.check_collection(op, &collection)?;
-                            if let Some(gone) = delete_by_id(w, &cx, &collection, id)? {
-                                deleted.set(deleted.get() + u64::from(gone.is_some()));
-                                return Ok(None);
-                            }
-                        }
-                        let statement = one.statement(op, self.collection, self.variables)?;
-                        if op.is_retryable_write() && statement.multi {
-                            bail!(Code::INVALID_OPTIONS, "Cannot use retryable writes with limit=0");
-                        }
-                        let Some(collection) = w.collection(&namespace)? else {
-                            check_collection(Some(&statement.query.matcher()), &namespace)?;
-                            return Ok(None);
-                        };
-                        if timeseries::is_measured(op, &collection) {
-                            let selected = one.selected(self.variables);
-                            let (n, _) =
-                                timeseries::delete(op, w, &cx, &collection, &selected, statement.multi)?;
-                            deleted.set(deleted.get() + n);
-                            return Ok(None);
-                        }
-                        refuse_view(&collection)?;
-                        self.fields.check_collection(op, &collection)?;
-                        let (n, _) = run_delete(w, &cx, &collection, &statement, false)?;
-                        deleted.set(deleted.get() + n);
+                        let telling = Telling::begin(StatementKind::Delete, one.sent, &namespace);
+                        let cx = WriteCx { seen: &telling.seen, ..cx };
+                        let result = self.execute(op, w, &cx, &namespace, one);
+                        let did = result.as_ref().ok().map(|n| Did::Deleted(*n));
+                        telling.end(op, "EXPRESS_DELETE", did, result.as_ref().err());
+                        deleted.set(deleted.get() + result?);
                         Ok(None)
                     },
                     |_, recorded| {
@@ -125,8 +104,9 @@ impl<'a> Command<'a, Operation<'a>> for Delete<'a> {
                     },
                 )
             })
-        })?;
+        });
         op.metrics().deleted.set(Some(deleted.get()));
+        let outcome = outcome?;
         let mut reply = Reply::ok().with("n", deleted.get() as i32);
         if !op.generic.write_concern.is_some_and(|concern| concern.unacknowledged()) {
             outcome.write(&mut reply);
@@ -136,6 +116,43 @@ impl<'a> Command<'a, Operation<'a>> for Delete<'a> {
 }
 
 impl<'a> Delete<'a> {
+    /// Runs one statement, and gives the number of documents that are gone.
+    fn execute(
+        &self,
+        op: &Operation<'_>,
+        w: &mut dyn Write,
+        cx: &WriteCx<'_>,
+        namespace: &str,
+        one: &DeleteOne<'_>,
+    ) -> Result<u64> {
+        if let Some(id) = one.point().filter(|_| self.variables.is_none())
+            && let Some(collection) = w.collection(namespace)?
+            && !timeseries::is_measured(op, &collection)
+        {
+            refuse_view(&collection)?;
+            self.fields.check_collection(op, &collection)?;
+            if let Some(gone) = delete_by_id(w, cx, &collection, id)? {
+                return Ok(u64::from(gone.is_some()));
+            }
+        }
+        let statement = one.statement(op, self.collection, self.variables)?;
+        if op.is_retryable_write() && statement.multi {
+            bail!(Code::INVALID_OPTIONS, "Cannot use retryable writes with limit=0");
+        }
+        let Some(collection) = w.collection(namespace)? else {
+            check_collection(Some(&statement.query.matcher()), namespace)?;
+            return Ok(0);
+        };
+        if timeseries::is_measured(op, &collection) {
+            let selected = one.selected(self.variables);
+            let (n, _) = timeseries::delete(op, w, cx, &collection, &selected, statement.multi)?;
+            return Ok(n);
+        }
+        refuse_view(&collection)?;
+        self.fields.check_collection(op, &collection)?;
+        run_delete(w, cx, &collection, &statement, false).map(|(n, _)| n)
+    }
+
     /// The only statement, for `explain`.
     ///
     /// Errors: `InvalidLength` if there are several.
@@ -149,6 +166,7 @@ impl<'a> Delete<'a> {
 
 /// One entry of `deletes`.
 pub struct DeleteOne<'a> {
+    sent: RawDoc<'a>,
     q: RawDoc<'a>,
     /// All that match.
     pub(super) multi: bool,
@@ -171,7 +189,8 @@ impl<'a> DeleteOne<'a> {
                 sheaf_bson::value_text(limit)
             ),
         };
-        let one = DeleteOne { q, multi, hint: args.value("hint"), collation: args.optional("collation")? };
+        let (hint, collation) = (args.value("hint"), args.optional("collation")?);
+        let one = DeleteOne { sent: doc, q, multi, hint, collation };
         args.ignore(&["sampleId"]);
         args.finish()?;
         Ok(one)

@@ -94,17 +94,23 @@ impl<'a> Command<'a, Operation<'a>> for Distinct<'a> {
                 let mut run = sheaf_exec::find::open(&query, collection, &reads, &mut cx)?;
                 op.metrics().plan_summary.replace(Some(run.plan().summary()));
                 let from_keys = run.plan().gives_keys();
-                while run
-                    .advance(&mut cx)
-                    .map_err(|error| error.context("Executor error during distinct command"))?
-                {
-                    let doc = run.plan_row().doc.unwrap_or(RawDoc::EMPTY);
-                    if from_keys && values.is_null(doc)? && !self.has_null(op, collection, &reads, &mut cx)? {
+                let mut take = || -> Result<()> {
+                    while run
+                        .advance(&mut cx)
+                        .map_err(|error| error.context("Executor error during distinct command"))?
+                    {
+                        let doc = run.plan_row().doc.unwrap_or(RawDoc::EMPTY);
+                        let is_null = from_keys && values.is_null(doc)?;
                         // An index holds null for documents that lack the field.
-                        continue;
+                        if !is_null || self.has_null(op, collection, &reads, &mut cx)? {
+                            values.add(doc)?;
+                        }
                     }
-                    values.add(doc)?;
-                }
+                    Ok(())
+                };
+                let taken = take();
+                op.metrics().examined((0, 0), run.examined());
+                taken?;
             }
         } else {
             sheaf_exec::plan::text::check_collection(query.matcher.as_deref(), &namespace)?;

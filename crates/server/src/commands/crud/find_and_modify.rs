@@ -8,8 +8,8 @@ use sheaf_exec::plan::Query;
 use sheaf_exec::plan::query::Hint;
 use sheaf_exec::plan::text::check_collection;
 use sheaf_exec::write::{
-    Change, Delete, FindAndModify as OneChange, Modified, PointChange, UpdateStatement, WriteCx,
-    find_and_modify_by_id, run_find_and_modify,
+    BeforeChange, Change, Delete, FindAndModify as OneChange, Modified, PointChange, Seen, UpdateStatement,
+    WriteCx, find_and_modify_by_id, run_find_and_modify,
 };
 use sheaf_expr::{Env, ParseCx};
 use sheaf_front::sampling::SAMPLE_ID;
@@ -21,6 +21,7 @@ use sheaf_storage::{Collection, Uuid, Write};
 use super::find::only_id;
 use super::query::{collated_cx, for_update, parse_filter, parse_update_filter, set_sort};
 use super::retried;
+use super::told::add_seen;
 use super::update::array_filters;
 use super::writes::{Bypass, check_writable, collection_for_write, refuse_view, with_cx, with_writer};
 use crate::args::{Args, Loose};
@@ -167,9 +168,11 @@ impl<'a> Command<'a, Operation<'a>> for FindAndModify<'a> {
                     None => {}
                 }
             };
+            let seen = Seen::default();
             let result = with_cx(op, self.bypass, |cx| {
                 let is_told = retryable || sample.is_some();
-                let cx = WriteCx { before_change: if is_told { Some(&name) } else { None }, ..cx };
+                let before_change: Option<&BeforeChange<'_>> = if is_told { Some(&name) } else { None };
+                let cx = WriteCx { before_change, seen: &seen, ..cx };
                 if timeseries {
                     return self.remove_measurement(op, w, &cx, &collection);
                 }
@@ -187,6 +190,7 @@ impl<'a> Command<'a, Operation<'a>> for FindAndModify<'a> {
                     None => bail!(Code::INTERNAL_ERROR, "findAndModify without an action"),
                 }
             });
+            self.tell(op, &seen);
             if op.records_statements() {
                 w.statement(None);
             }
@@ -196,7 +200,14 @@ impl<'a> Command<'a, Operation<'a>> for FindAndModify<'a> {
             }
         })?;
         let metrics = op.metrics();
-        metrics.matched.set(Some(modified.n));
+        if self.remove {
+            metrics.deleted.set(Some(modified.n));
+        } else {
+            let upserted = u64::from(modified.upserted.is_some());
+            metrics.matched.set(Some(modified.n - upserted));
+            metrics.modified.set(Some(modified.changed));
+            metrics.upserted.set(Some(upserted));
+        }
         let answer = self.answer(op, &modified, projection.as_ref())?;
         let mut reply = Reply::with_capacity(answer.as_bytes().len());
         reply.fill(|out| {
@@ -246,6 +257,13 @@ impl<'a> FindAndModify<'a> {
             return Some((id, None));
         }
         Some((id, Some(PointChange::parse(self.update)?)))
+    }
+
+    /// Notes what it has looked at, and how.
+    fn tell(&self, op: &Operation<'_>, seen: &Seen) {
+        add_seen(op.metrics(), seen);
+        let written = if self.remove { "EXPRESS_DELETE" } else { "EXPRESS_UPDATE" };
+        op.metrics().plan_summary.replace(seen.summary(written));
     }
 
     /// Removes one measurement; the only thing that the command does on time-series collections.
@@ -336,12 +354,14 @@ impl<'a> FindAndModify<'a> {
         let modified = match change {
             Change::Upsert(doc) => Modified {
                 n: 1,
+                changed: 0,
                 updated_existing: Some(false),
                 upserted: doc.get("_id").map(OwnedValue::from),
                 value: self.new.then(|| DocBuf::from(doc)),
             },
             Change::Update { before, after } => Modified {
                 n: 1,
+                changed: 1,
                 updated_existing: Some(true),
                 upserted: None,
                 value: Some(DocBuf::from(if self.new { after } else { before })),

@@ -115,6 +115,7 @@ impl<'a> Command<'a, Operation<'a>> for Insert<'a> {
         op.metrics().inserted.set(Some(inserted));
         op.metrics().namespace.replace(Some(namespace));
         let outcome = result?;
+        op.metrics().failed.replace(outcome.last_error().cloned());
         let Ok(n) = i32::try_from(inserted) else { bail!(1, "too many documents") };
         let mut reply = Reply::ok().with("n", n);
         if !op.generic.write_concern.is_some_and(|concern| concern.unacknowledged()) {

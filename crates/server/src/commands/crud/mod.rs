@@ -18,6 +18,7 @@ mod query_settings;
 mod resume;
 mod retried;
 pub mod rights;
+mod told;
 mod update;
 mod witness;
 pub mod writes;

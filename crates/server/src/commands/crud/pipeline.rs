@@ -13,7 +13,7 @@ use sheaf_exec::plan::query::Hint;
 use sheaf_expr::ParseCx;
 use sheaf_front::access::Rights;
 use sheaf_front::operations;
-use sheaf_rows::{BoxOperator, Cx, Limits, Operator, Step, examined, pull};
+use sheaf_rows::{BoxOperator, Cx, Limits, Operator, Step, examined, pull, sorts};
 
 use crate::commands::timeseries::make_view;
 use crate::cursors::{Batch, Filled, ServerCursor};
@@ -259,6 +259,7 @@ impl PipelineCursor {
         let after = examined(&mut *self.run);
         self.db.reads().detach();
         op.metrics().examined(before, after);
+        op.metrics().sorts.set(u64::from(sorts(&mut *self.run)));
         if let Some(position) = self.db.take_committed() {
             op.note_commit(position);
         }

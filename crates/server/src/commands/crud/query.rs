@@ -206,6 +206,7 @@ impl ServerCursor for PlanCursor {
         self.reads.detach();
         let done = filled?.unwrap_or(true);
         op.metrics().examined(before, self.executor.examined());
+        op.metrics().sorts.set(u64::from(self.executor.plan().blocks()));
         self.left = self.left.map(|left| left.saturating_sub(batch.count() as u64));
         self.at_end = done && !self.tailable && self.left != Some(0);
         Ok(if done { Filled::Exhausted } else { Filled::More })

@@ -9,14 +9,16 @@ use sheaf_exec::plan::Query;
 use sheaf_exec::plan::query::Hint;
 use sheaf_exec::plan::text::check_collection;
 use sheaf_exec::write::{
-    Change, PointChange, UpdateResult, UpdateStatement, WriteCx, run_update, update_by_id,
+    BeforeChange, Change, PointChange, UpdateResult, UpdateStatement, WriteCx, run_update, update_by_id,
 };
+use sheaf_front::dispatch::StatementKind;
 use sheaf_front::sampling::SAMPLE_ID;
 use sheaf_query::update::Update as Modification;
 use sheaf_storage::Write;
 
 use super::find::only_id;
 use super::query::{collated_cx, for_update, parse_update_filter, set_sort};
+use super::told::{Did, Telling};
 use super::writes::{
     StatementOutcomes, WriteFields, check_writable, collection_for_write, refuse_view, with_cx, with_writer,
 };
@@ -112,31 +114,32 @@ impl<'a> Command<'a, Operation<'a>> for Update<'a> {
                             w.statement(op.statement(self.fields.statements.at(at), Some(record)));
                         };
                         let is_told = retryable || sample.is_some();
-                        let cx = WriteCx { before_change: if is_told { Some(&name) } else { None }, ..cx };
-                        let Some(result) = self.execute(op, w, &cx, &namespace, one)? else {
-                            return Ok(None);
-                        };
+                        let telling = Telling::begin(StatementKind::Update, one.sent, &namespace);
+                        let before_change: Option<&BeforeChange<'_>> =
+                            if is_told { Some(&name) } else { None };
+                        let cx = WriteCx { before_change, seen: &telling.seen, ..cx };
+                        let result = self.execute(op, w, &cx, &namespace, one);
+                        let did = result.as_ref().ok().map(|result| Did::updated(result.as_ref()));
+                        telling.end(op, "EXPRESS_UPDATE", did, result.as_ref().err());
+                        let Some(result) = result? else { return Ok(None) };
                         let mut totals = totals.borrow_mut();
                         totals.matched += result.matched;
                         totals.modified += result.modified;
                         if let Some(id) = result.upserted {
                             totals.upserted.push((at, id));
                         }
-                        totals.examined.0 += result.examined.0;
-                        totals.examined.1 += result.examined.1;
                         Ok(None)
                     },
                     |at, recorded| totals.borrow_mut().take_recorded(at, recorded),
                 )
             })
-        })?;
+        });
         let totals = totals.into_inner();
         let metrics = op.metrics();
         metrics.matched.set(Some(totals.matched));
         metrics.modified.set(Some(totals.modified));
         metrics.upserted.set(Some(totals.upserted.len() as u64));
-        metrics.keys_examined.set(totals.examined.0);
-        metrics.docs_examined.set(totals.examined.1);
+        let outcome = outcome?;
         let mut reply = Reply::ok().with("n", (totals.matched as usize + totals.upserted.len()) as i32);
         if !totals.upserted.is_empty() {
             reply.fill(|out| {
@@ -214,7 +217,6 @@ struct Totals {
     matched: u64,
     modified: u64,
     upserted: Vec<(usize, OwnedValue)>,
-    examined: (u64, u64),
 }
 
 impl Totals {
@@ -234,6 +236,7 @@ impl Totals {
 
 /// One entry of `updates`.
 pub struct UpdateOne<'a> {
+    sent: RawDoc<'a>,
     q: RawDoc<'a>,
     u: Value<'a>,
     constants: Option<RawDoc<'a>>,
@@ -282,6 +285,7 @@ impl<'a> UpdateOne<'a> {
             |args: &mut Args<'a>, name| -> Result<bool> { Ok(args.optional::<bool>(name)?.unwrap_or(false)) };
         let array_filters = array_filters(&mut args, "update.updates")?;
         let one = UpdateOne {
+            sent: doc,
             q: args.required("q")?,
             u: args.required("u")?,
             constants: args.optional("c")?,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use sheaf_bson::{DocBuf, Timestamp};
 use sheaf_errors::{Code, Error, Result, bail};
-use sheaf_exec::write::{WriteCx, ends_command};
+use sheaf_exec::write::{Seen, WriteCx, ends_command};
 use sheaf_front::statements::StatementIds;
 use sheaf_storage::{Collection, CreateCollection, Uuid, Write};
 use sheaf_timeseries::{BUCKETS_PREFIX, split_buckets};
@@ -184,6 +184,7 @@ pub fn with_cx<T>(op: &Operation<'_>, bypass: Bypass, work: impl FnOnce(WriteCx<
     let interrupt = || stop.check();
     let now_millis = op.now_millis();
     let ownership = op.ownership();
+    let seen = Seen::default();
     work(WriteCx {
         interrupt: &interrupt,
         now_millis,
@@ -196,6 +197,7 @@ pub fn with_cx<T>(op: &Operation<'_>, bypass: Bypass, work: impl FnOnce(WriteCx<
         before_change: None,
         judge: None,
         stands_for: None,
+        seen: &seen,
     })
 }
 
@@ -312,6 +314,11 @@ impl StatementOutcomes {
             w.statement(None);
         }
         Ok(outcome)
+    }
+
+    /// The error of the last statement that failed.
+    pub fn last_error(&self) -> Option<&Error> {
+        self.errors.last().map(|(_, error)| error)
     }
 
     /// Writes `writeErrors` and `retriedStmtIds`.

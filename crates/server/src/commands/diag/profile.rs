@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use sheaf_bson::{DocBuf, RawDoc, Value, doc};
+use sheaf_bson::{DocBuf, Value, doc};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_front::request::Request;
 use sheaf_query::matcher::{Features, Matcher};
@@ -117,14 +117,14 @@ impl Profile<'_> {
     }
 }
 
-/// Writes the entry of a finished operation to its database's `system.profile`. What
+/// Writes the entries of a finished operation to its database's `system.profile`. What
 /// can't be written is logged and forgotten: profiling never makes an operation fail.
-pub fn record(node: &Node, op: &Request<'_>, entry: &DocBuf) {
+pub fn record(node: &Node, op: &Request<'_>, entries: &[DocBuf]) {
     let namespace = op.namespace("system.profile");
     if op.metrics().namespace.borrow().as_deref() == Some(namespace.as_str()) {
         return;
     }
-    let result = tokio::task::block_in_place(|| write(node, &namespace, entry.as_raw()));
+    let result = tokio::task::block_in_place(|| write(node, &namespace, entries));
     if let Err(error) = result {
         let attributes = doc! { "error": error.message() };
         crate::log::warning(
@@ -137,7 +137,7 @@ pub fn record(node: &Node, op: &Request<'_>, entry: &DocBuf) {
     }
 }
 
-fn write(node: &Node, namespace: &str, entry: RawDoc<'_>) -> Result<()> {
+fn write(node: &Node, namespace: &str, entries: &[DocBuf]) -> Result<()> {
     let engine = node.engine();
     // Nobody waits for fsyncUnlock in order to be profiled.
     let unless_locked = || node.unless_locked();
@@ -156,7 +156,9 @@ fn write(node: &Node, namespace: &str, entry: RawDoc<'_>) -> Result<()> {
     }
     let mut unit = engine.write(&unless_locked);
     if let Some(collection) = unit.collection(namespace)? {
-        unit.insert(&collection, entry)?;
+        for entry in entries {
+            unit.insert(&collection, entry.as_raw())?;
+        }
     }
     unit.commit()?;
     Ok(())

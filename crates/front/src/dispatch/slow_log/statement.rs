@@ -1,0 +1,202 @@
+//! Statements of updates and deletes: the slow log and the profiler tell each as an operation of its own, with its filter, its plan and its
+//! figures, as in MongoDB. What their command was does not say that: drivers send statements beside it.
+
+use std::borrow::Cow;
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use sheaf_bson::{DocBuf, DocWriter, RawDoc, Value, doc};
+use sheaf_errors::Error;
+
+use super::{Shown, failure, figures, judge, tail};
+use crate::request::{OpMetrics, Request};
+
+/// A statement that has ended.
+pub struct Statement<'s> {
+    /// What it is part of.
+    pub kind: StatementKind,
+    /// The statement as its client has sent it.
+    pub sent: RawDoc<'s>,
+    /// What it writes to.
+    pub namespace: &'s str,
+    /// How long it took.
+    pub took: Duration,
+    /// What it failed with.
+    pub error: Option<&'s Error>,
+}
+
+/// The commands of which each statement is told.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum StatementKind {
+    /// `update`
+    Update,
+    /// `delete`
+    Delete,
+}
+
+impl StatementKind {
+    fn name(self) -> &'static str {
+        match self {
+            StatementKind::Update => "update",
+            StatementKind::Delete => "remove",
+        }
+    }
+}
+
+/// What is kept of a command's entries until it has ended. An entry more than that is more than a `system.profile` of the usual size
+/// holds, too.
+const KEPT_BYTES: usize = 2 << 20;
+
+/// So much is shown of a statement in the log, and in the profiler.
+const LOGGED_BYTES: usize = 8 * 1024;
+const PROFILED_BYTES: usize = 50 * 1024;
+
+/// The profiler's entries of a command's statements, oldest first. They are written when the command has ended: as long as it writes,
+/// nothing else is written on its behalf.
+#[derive(Default, Debug)]
+pub struct Entries {
+    list: VecDeque<DocBuf>,
+    bytes: usize,
+}
+
+impl Entries {
+    fn add(&mut self, entry: DocBuf) {
+        self.bytes += entry.as_bytes().len();
+        self.list.push_back(entry);
+        // Of a capped collection the oldest ones would go, too.
+        while self.bytes > KEPT_BYTES
+            && let Some(gone) = self.list.pop_front()
+        {
+            self.bytes -= gone.as_bytes().len();
+        }
+    }
+
+    /// All that are left.
+    pub(super) fn into_list(self) -> Vec<DocBuf> {
+        self.list.into()
+    }
+}
+
+/// Tells of a statement, if it was slow or is profiled.
+pub fn tell(op: &Request<'_>, statement: &Statement<'_>, measured: impl FnOnce() -> OpMetrics) {
+    op.metrics.by_statement.set(true);
+    let front = op.front;
+    let settings = front.profiling.active(op.db);
+    let logs_all = crate::log::components::level("WRITE") > 0;
+    if settings.is_none() && !logs_all && !front.profiling.takes_long(statement.took.as_millis() as i64) {
+        return;
+    }
+    let metrics = measured();
+    let entry = || profile_entry(op, statement, &metrics);
+    let told = judge(front, settings.as_ref(), statement.took, true, &entry);
+    if told.slow || logs_all {
+        log(op, statement, &metrics, told.slow);
+    }
+    if told.profiled {
+        op.metrics.entries.borrow_mut().add(entry());
+    }
+}
+
+fn log(op: &Request<'_>, statement: &Statement<'_>, metrics: &OpMetrics, slow: bool) {
+    let attributes = DocBuf::build(|attr| {
+        attr.append("type", statement.kind.name());
+        attr.append("isFromUserConnection", true);
+        attr.append("ns", statement.namespace);
+        if let Some(app) = op.client.app_name() {
+            attr.append("appName", &app);
+        }
+        command(op, statement, attr, &crate::log::shown, LOGGED_BYTES);
+        figures(metrics, attr);
+        failure(statement.error, attr, &crate::log::shown_text);
+        attr.append("durationMillis", statement.took.as_millis() as i64);
+    });
+    let (id, context) = (crate::log::ids::SLOW_QUERY, op.client.context());
+    let write = if slow { crate::log::info } else { crate::log::debug };
+    write("WRITE", id, &context, "Slow query", Some(attributes));
+}
+
+fn profile_entry(op: &Request<'_>, statement: &Statement<'_>, metrics: &OpMetrics) -> DocBuf {
+    DocBuf::build(|doc| {
+        doc.append("op", statement.kind.name());
+        doc.append("ns", statement.namespace);
+        command(op, statement, doc, &|command| Cow::Borrowed(command.as_bytes()), PROFILED_BYTES);
+        figures(metrics, doc);
+        doc.append("numYield", 0);
+        let _ = doc.document("locks");
+        failure(statement.error, doc, &|text| text);
+        doc.append("millis", statement.took.as_millis() as i32);
+        tail(op, doc);
+    })
+}
+
+/// Writes the statement, or the beginning of its text if it is long.
+fn command(
+    op: &Request<'_>,
+    statement: &Statement<'_>,
+    doc: &mut DocWriter<'_, Vec<u8>>,
+    shown: &Shown,
+    limit: usize,
+) {
+    let whole = DocBuf::build(|out| {
+        whole(statement, out);
+        if !op.comment().is_missing() {
+            out.append("comment", op.comment());
+        }
+    });
+    let known = crate::redact::shown("update", whole.as_raw());
+    let known = shown(RawDoc::new(&known));
+    if known.len() <= limit {
+        doc.append("command", RawDoc::new(&known));
+        return;
+    }
+    let text = sheaf_bson::document_text(RawDoc::new(&known));
+    let end = text.floor_char_boundary(limit);
+    doc.append("command", &doc! { "$truncated": &text[..end] });
+}
+
+/// The fields of an update in MongoDB's order.
+const OF_UPDATE: [&str; 10] =
+    ["q", "u", "c", "arrayFilters", "hint", "multi", "upsert", "upsertSupplied", "collation", "sort"];
+
+/// The statement as MongoDB writes one that it has parsed: whether it is `multi` and an `upsert` it says in any case.
+fn whole(statement: &Statement<'_>, out: &mut DocWriter<'_, Vec<u8>>) {
+    let sent = statement.sent;
+    match statement.kind {
+        StatementKind::Update => {
+            for name in OF_UPDATE {
+                match sent.element(name) {
+                    Some(field) => _ = out.append_element(field),
+                    None if matches!(name, "multi" | "upsert") => _ = out.append(name, false),
+                    None => {}
+                }
+            }
+        }
+        StatementKind::Delete => {
+            out.append("q", sent.get_or_missing("q"));
+            let one = sent.get("limit").and_then(|limit: Value<'_>| limit.as_f64()) == Some(1.0);
+            out.append("limit", i32::from(one));
+            for name in ["hint", "collation"] {
+                if let Some(field) = sent.element(name) {
+                    out.append_element(field);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_entries_are_kept() {
+        let mut entries = Entries::default();
+        let large = "x".repeat(KEPT_BYTES / 3);
+        for at in 0..10 {
+            entries.add(doc! { "at": at, "text": &*large });
+        }
+        let at = |entry: &DocBuf| entry.as_raw().get("at").and_then(|at| at.as_exact_i64());
+        let kept: Vec<_> = entries.into_list().iter().filter_map(at).collect();
+        assert_eq!(kept, [8, 9]);
+    }
+}

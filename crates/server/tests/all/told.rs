@@ -1,0 +1,230 @@
+//! What the profiler, the slow log and `serverStatus` tell of operations that have ended.
+
+use sheaf_bson::{ArrayBuf, DocBuf, doc};
+use sheaf_wire::{REPLY_HEAD, finish_msg};
+
+use super::support::{Connection, Server, body, number};
+
+fn list(docs: &[DocBuf]) -> ArrayBuf {
+    ArrayBuf::build(|list| {
+        for one in docs {
+            list.push(one);
+        }
+    })
+}
+
+fn run(connection: &mut Connection, command: DocBuf) -> DocBuf {
+    connection.run(&command.with("$db", "told"))
+}
+
+fn values(reply: &DocBuf) -> Vec<String> {
+    let cursor = reply.as_raw().get("cursor").and_then(|cursor| cursor.as_doc());
+    let batch = cursor.and_then(|cursor| cursor.get("firstBatch")).and_then(|batch| batch.as_array());
+    let batch = batch.unwrap_or_else(|| panic!("{reply:?}"));
+    batch.values().map(|entry| sheaf_bson::document_text(entry.as_doc().unwrap())).collect()
+}
+
+/// Five documents and an index.
+fn fill(connection: &mut Connection) {
+    let documents: Vec<_> = (0..5).map(|id| doc! { "_id": id, "a": id % 2, "b": -id }).collect();
+    assert_eq!(number(&run(connection, doc! { "insert": "c", "documents": &list(&documents) }), "n"), 5);
+    let index = doc! { "key": { "a": 1 }, "name": "a_1" };
+    run(connection, doc! { "createIndexes": "c", "indexes": &list(&[index]) });
+}
+
+/// The profiler's entries of what `work` does, without what is another at every time.
+fn profiled(connection: &mut Connection, work: impl FnOnce(&mut Connection)) -> Vec<String> {
+    run(connection, doc! { "profile": 2 });
+    work(connection);
+    run(connection, doc! { "profile": 0 });
+    let hidden = [
+        "_id",
+        "ts",
+        "client",
+        "millis",
+        "locks",
+        "numYield",
+        "allUsers",
+        "user",
+        "responseLength",
+        "queryShapeHash",
+        "protocol",
+        "errMsg",
+    ];
+    let hidden = DocBuf::build(|out| {
+        for name in hidden {
+            out.append(name, 0);
+        }
+    });
+    let seen = run(
+        connection,
+        doc! { "find": "system.profile", "filter": { "ns": { "$ne": "told.system.profile" }, "command.profile": { "$exists": false } }, "projection": &hidden },
+    );
+    run(connection, doc! { "drop": "system.profile" });
+    values(&seen)
+}
+
+#[test]
+fn each_statement_has_an_entry() {
+    let server = Server::start(|_, _| {});
+    let mut connection = server.connect();
+    fill(&mut connection);
+    let set = doc! { "$set": { "z": 1 } };
+    let updates = list(&[
+        doc! { "q": { "_id": 3 }, "u": &set },
+        doc! { "multi": true, "q": { "b": { "$lt": -2 } }, "u": &set },
+        doc! { "q": { "a": 1 }, "u": &set, "multi": true, "hint": "a_1" },
+        doc! { "q": { "_id": 9 }, "u": { "$inc": { "n": 1 } }, "upsert": true },
+        doc! { "q": {}, "u": &set, "sort": { "b": 1 } },
+        doc! { "q": { "b": -4 }, "u": { "$push": { "a": 1 } } },
+    ]);
+    let told = profiled(&mut connection, |connection| {
+        let reply =
+            run(connection, doc! { "update": "c", "updates": &updates, "comment": "why", "ordered": false });
+        assert_eq!(number(&reply, "n"), 7, "{reply:?}");
+    });
+    let wanted = [
+        r#"{ op: "update", ns: "told.c", command: { q: { _id: 3 }, u: { $set: { z: 1 } }, multi: false, upsert: false, comment: "why" }, planSummary: "EXPRESS_IXSCAN { _id: 1 },EXPRESS_UPDATE", keysExamined: 1, docsExamined: 1, nMatched: 1, nModified: 1, nUpserted: 0 }"#,
+        r#"{ op: "update", ns: "told.c", command: { q: { b: { $lt: -2 } }, u: { $set: { z: 1 } }, multi: true, upsert: false, comment: "why" }, planSummary: "COLLSCAN", keysExamined: 0, docsExamined: 5, nMatched: 2, nModified: 1, nUpserted: 0 }"#,
+        r#"{ op: "update", ns: "told.c", command: { q: { a: 1 }, u: { $set: { z: 1 } }, hint: "a_1", multi: true, upsert: false, comment: "why" }, planSummary: "IXSCAN { a: 1 }", keysExamined: 2, docsExamined: 2, nMatched: 2, nModified: 1, nUpserted: 0 }"#,
+        r#"{ op: "update", ns: "told.c", command: { q: { _id: 9 }, u: { $inc: { n: 1 } }, multi: false, upsert: true, comment: "why" }, planSummary: "IDHACK", keysExamined: 0, docsExamined: 0, nMatched: 0, nModified: 0, nUpserted: 1 }"#,
+        r#"{ op: "update", ns: "told.c", command: { q: {}, u: { $set: { z: 1 } }, multi: false, upsert: false, sort: { b: 1 }, comment: "why" }, planSummary: "COLLSCAN", keysExamined: 0, docsExamined: 6, hasSortStage: true, nMatched: 1, nModified: 1, nUpserted: 0 }"#,
+        r#"{ op: "update", ns: "told.c", command: { q: { b: -4 }, u: { $push: { a: 1 } }, multi: false, upsert: false, comment: "why" }, planSummary: "COLLSCAN", keysExamined: 0, docsExamined: 5, ok: 0, errName: "BadValue", errCode: 2 }"#,
+    ];
+    assert_eq!(told, wanted, "{told:#?}");
+
+    let deletes = list(&[
+        doc! { "q": { "_id": 3 }, "limit": 1.0 },
+        doc! { "q": { "b": -4 }, "limit": 0, "collation": { "locale": "en" } },
+        doc! { "q": { "a": 1 }, "limit": 1 },
+    ]);
+    let told = profiled(&mut connection, |connection| {
+        assert_eq!(number(&run(connection, doc! { "delete": "c", "deletes": &deletes }), "n"), 3);
+    });
+    let wanted = [
+        r#"{ op: "remove", ns: "told.c", command: { q: { _id: 3 }, limit: 1 }, planSummary: "EXPRESS_IXSCAN { _id: 1 },EXPRESS_DELETE", keysExamined: 1, docsExamined: 1, ndeleted: 1 }"#,
+        r#"{ op: "remove", ns: "told.c", command: { q: { b: -4 }, limit: 0, collation: { locale: "en" } }, planSummary: "COLLSCAN", keysExamined: 0, docsExamined: 5, ndeleted: 1 }"#,
+        r#"{ op: "remove", ns: "told.c", command: { q: { a: 1 }, limit: 1 }, planSummary: "IXSCAN { a: 1 }", keysExamined: 1, docsExamined: 1, ndeleted: 1 }"#,
+    ];
+    assert_eq!(told, wanted, "{told:#?}");
+}
+
+#[test]
+fn other_operations_tell_what_they_looked_at() {
+    let server = Server::start(|_, _| {});
+    let mut connection = server.connect();
+    fill(&mut connection);
+    let told = profiled(&mut connection, |connection| {
+        run(connection, doc! { "distinct": "c", "key": "b" });
+        run(connection, doc! { "distinct": "c", "key": "a" });
+        let change = doc! { "$set": { "b": 7 } };
+        run(
+            connection,
+            doc! { "findAndModify": "c", "query": { "a": 1 }, "sort": { "b": 1 }, "update": &change },
+        );
+        run(connection, doc! { "findAndModify": "c", "query": { "_id": 1 }, "remove": true });
+        run(connection, doc! { "insert": "c", "documents": &list(&[doc! { "_id": 2 }]) });
+    });
+    let wanted = [
+        r#"{ op: "command", ns: "told.c", command: { distinct: "c", key: "b", $db: "told" }, planSummary: "COLLSCAN", keysExamined: 0, docsExamined: 5 }"#,
+        r#"{ op: "command", ns: "told.c", command: { distinct: "c", key: "a", $db: "told" }, planSummary: "DISTINCT_SCAN { a: 1 }", keysExamined: 2, docsExamined: 0 }"#,
+        r#"{ op: "command", ns: "told.c", command: { findAndModify: "c", query: { a: 1 }, sort: { b: 1 }, update: { $set: { b: 7 } }, $db: "told" }, planSummary: "IXSCAN { a: 1 }", keysExamined: 2, docsExamined: 2, hasSortStage: true, nMatched: 1, nModified: 1, nUpserted: 0 }"#,
+        r#"{ op: "command", ns: "told.c", command: { findAndModify: "c", query: { _id: 1 }, remove: true, $db: "told" }, planSummary: "EXPRESS_IXSCAN { _id: 1 },EXPRESS_DELETE", keysExamined: 1, docsExamined: 1, ndeleted: 1 }"#,
+        r#"{ op: "insert", ns: "told.c", command: { insert: "c", documents: [ { _id: 2 } ], $db: "told" }, ninserted: 0, ok: 0, errName: "DuplicateKey", errCode: 11000 }"#,
+    ];
+    assert_eq!(told, wanted, "{told:#?}");
+}
+
+#[test]
+fn the_slow_log_shows_statements_that_came_beside_the_command() {
+    let server = Server::start(|_, _| {});
+    let mut connection = server.connect();
+    fill(&mut connection);
+    run(&mut connection, doc! { "profile": 0, "slowms": 0 });
+    let statement = doc! { "q": { "b": -4 }, "u": { "$set": { "z": "beside" } } };
+    let mut bytes = vec![0; REPLY_HEAD];
+    bytes.extend_from_slice(doc! { "update": "c", "$db": "told" }.as_bytes());
+    bytes.push(1);
+    bytes.extend_from_slice(&(4 + 8 + statement.as_bytes().len() as i32).to_le_bytes());
+    bytes.extend_from_slice(b"updates\0");
+    bytes.extend_from_slice(statement.as_bytes());
+    finish_msg(&mut bytes, 78, 0, 0);
+    connection.send(&bytes);
+    assert_eq!(number(&body(&connection.receive().unwrap()), "nModified"), 1);
+    let reply = connection.run(&doc! { "getLog": "global", "$db": "admin" });
+    let lines = reply.as_raw().get("log").unwrap().as_array().unwrap();
+    let lines: Vec<_> = lines.values().map(|line| line.as_str().unwrap().to_owned()).collect();
+    let line = lines.iter().find(|line| line.contains("\"beside\"")).unwrap_or_else(|| panic!("{lines:?}"));
+    for part in [
+        r#""c":"WRITE""#,
+        r#""type":"update""#,
+        r#""ns":"told.c""#,
+        r#""command":{"q":{"b":-4},"u":{"$set":{"z":"beside"}},"multi":false,"upsert":false},"planSummary":"COLLSCAN","keysExamined":0,"docsExamined":5,"nMatched":1,"nModified":1,"nUpserted":0"#,
+    ] {
+        assert!(line.contains(part), "{part} in {line}");
+    }
+    let whole = |line: &&String| line.contains(r#""command":{"update":"c","$db":"told"}"#);
+    let line = lines.iter().find(whole).unwrap_or_else(|| panic!("{lines:?}"));
+    assert!(line.contains(r#""ns":"told.$cmd""#) && !line.contains("nMatched"), "{line}");
+}
+
+/// A figure of `metrics`.
+fn metric(connection: &mut Connection, part: &str, name: &str) -> i64 {
+    let status = connection.run(&doc! { "serverStatus": 1, "$db": "admin" });
+    let metrics = status.as_raw().get("metrics").and_then(|metrics| metrics.as_doc());
+    let part = metrics.and_then(|metrics| metrics.get(part)).and_then(|part| part.as_doc());
+    part.and_then(|part| part.get(name)).and_then(|figure| figure.as_exact_i64()).unwrap()
+}
+
+#[test]
+fn sorts_and_what_writes_find_are_counted() {
+    let server = Server::start(|_, _| {});
+    let mut connection = server.connect();
+    fill(&mut connection);
+    let by = doc! { "b": 1 };
+    let steps = [
+        (doc! { "find": "c", "sort": &by }, 1, 0, 0, 5),
+        (doc! { "find": "c", "sort": { "a": 1 } }, 0, 0, 0, 5),
+        (doc! { "aggregate": "c", "pipeline": &list(&[doc! { "$sort": &by }]), "cursor": {} }, 1, 0, 0, 5),
+        (
+            doc! {
+                "aggregate": "c", "cursor": {},
+                "pipeline": &list(&[doc! { "$group": { "_id": "$b" } }, doc! { "$sort": { "_id": 1 } }]),
+            },
+            1,
+            0,
+            0,
+            5,
+        ),
+        (
+            doc! {
+                "update": "c",
+                "updates": &list(&[doc! { "q": {}, "u": { "$set": { "a": 0 } }, "sort": &by }, doc! { "q": { "_id": 1 }, "u": {} }]),
+            },
+            1,
+            2,
+            0,
+            6,
+        ),
+        (doc! { "findAndModify": "c", "sort": &by, "update": { "$set": { "x": 1 } } }, 1, 1, 0, 5),
+        (doc! { "findAndModify": "c", "query": { "_id": 2 }, "remove": true }, 0, 0, 1, 1),
+        (doc! { "delete": "c", "deletes": &list(&[doc! { "q": { "b": -3 }, "limit": 0 }]) }, 0, 0, 1, 4),
+        (doc! { "distinct": "c", "key": "b" }, 0, 0, 0, 3),
+    ];
+    for (command, sorts, updated, deleted, docs) in steps {
+        let figures = |connection: &mut Connection| {
+            [
+                metric(connection, "operation", "scanAndOrder"),
+                metric(connection, "document", "updated"),
+                metric(connection, "document", "deleted"),
+                metric(connection, "queryExecutor", "scannedObjects"),
+            ]
+        };
+        let before = figures(&mut connection);
+        let reply = run(&mut connection, command.clone());
+        assert_eq!(reply.as_raw().get("ok").and_then(|ok| ok.as_f64()), Some(1.0), "{reply:?}");
+        let after = figures(&mut connection);
+        let grown: Vec<_> = before.iter().zip(after).map(|(before, after)| after - before).collect();
+        assert_eq!(grown, [sorts, updated, deleted, docs], "{command:?}");
+    }
+}

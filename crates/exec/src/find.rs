@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use sheaf_errors::Result;
+use sheaf_errors::{Code, Result, bail};
 use sheaf_rows::{Cx, Step};
 use sheaf_storage::Collection;
 
 use crate::plan::cache::{self, Choice};
+use crate::plan::query::Hint;
 use crate::plan::{PlanNode, Query, choose, filters};
 use crate::run::{Executor, Reads};
 
@@ -26,8 +27,40 @@ pub fn open(query: &Query, collection: &Arc<Collection>, reads: &Reads, cx: &mut
 
 /// All plans worth trying. Those of a sharded collection have whole documents: what arrives while a cursor rests is left out.
 ///
-/// Errors: those of [`choose::candidates`].
+/// Errors: those of [`choose::candidates`]; `NoQueryExecutionPlans`, where the collection would be scanned and must not be.
 pub fn candidates(query: &Query, collection: &Arc<Collection>, reads: &Reads) -> Result<Vec<PlanNode>> {
+    let plans = allowed_candidates(query, collection, reads)?;
+    if reads.refuses_scans() && may_not_scan(query, collection) {
+        return without_scans(plans, query, collection);
+    }
+    Ok(plans)
+}
+
+/// Whether `notablescan` is meant for this query, as in MongoDB: not for those that want all, nor for the server's own collections.
+fn may_not_scan(query: &Query, collection: &Collection) -> bool {
+    let system = collection.name().starts_with("system.");
+    !query.matcher().filter().is_empty()
+        && !system
+        && !matches!(collection.db(), "admin" | "config" | "local")
+}
+
+fn without_scans(mut plans: Vec<PlanNode>, query: &Query, collection: &Collection) -> Result<Vec<PlanNode>> {
+    plans.retain(|plan| !plan.scans_all());
+    if !plans.is_empty() {
+        return Ok(plans);
+    }
+    let why = match query.hint {
+        Hint::Natural(_) => "hint $natural is not allowed, because 'notablescan' is enabled",
+        _ => "No indexed plans available, and running with 'notablescan'",
+    };
+    bail!(
+        Code::NO_QUERY_EXECUTION_PLANS,
+        "error processing query: ns={} planner returned error :: caused by :: {why}",
+        collection.namespace
+    )
+}
+
+fn allowed_candidates(query: &Query, collection: &Arc<Collection>, reads: &Reads) -> Result<Vec<PlanNode>> {
     if let Some((query, narrowed)) =
         reads.settings().and_then(|settings| settings.narrowed(query, collection))
     {

@@ -76,6 +76,17 @@ const PARAMETERS: &[Parameter] = &[
     parameter("enforceUserClusterSeparation", Bool(true), Startup, ANY),
     parameter(QUERY_STATS_SIZE, Text("1%"), Both, ANY),
     parameter("honorSystemUmask", Bool(false), Startup, ANY),
+    // Limits and ways of queries, which are what they are: explain tells them.
+    parameter("internalDocumentSourceGroupMaxMemoryBytes", Int(100 << 20), Never, ANY),
+    parameter("internalDocumentSourceSetWindowFieldsMaxMemoryBytes", Int(100 << 20), Never, ANY),
+    parameter("internalLookupStageIntermediateDocumentMaxSizeBytes", Int(100 << 20), Never, ANY),
+    parameter("internalQueryFacetBufferSizeBytes", Int(100 << 20), Never, ANY),
+    parameter("internalQueryFacetMaxOutputDocSizeBytes", Int(100 << 20), Never, ANY),
+    parameter("internalQueryFrameworkControl", Text("forceClassicEngine"), Never, ANY),
+    parameter("internalQueryMaxAddToSetBytes", Int(100 << 20), Never, ANY),
+    parameter("internalQueryMaxBlockingSortMemoryUsageBytes", Int(100 << 20), Never, ANY),
+    parameter("internalQueryPlannerIgnoreIndexWithCollationForRegex", Bool(true), Never, ANY),
+    parameter("internalQueryProhibitBlockingMergeOnMongoS", Bool(false), Never, ANY),
     parameter("internalQueryStatsRateLimit", Int(0), Both, (-1.0, f64::MAX)),
     parameter("journalCommitInterval", Int(100), Both, (1.0, 500.0)),
     parameter("localLogicalSessionTimeoutMinutes", Int(30), Startup, POSITIVE),
@@ -87,6 +98,7 @@ const PARAMETERS: &[Parameter] = &[
     parameter("ingressConnectionEstablishmentRatePerSec", Int(i32::MAX as i64), Both, (1.0, i32::MAX as f64)),
     parameter("initialSyncMaxBytesPerSec", Int(0), Both, (0.0, f64::MAX)),
     parameter("JWKSMinimumQuiescePeriodSecs", Int(60), Both, (0.0, f64::MAX)),
+    parameter("notablescan", Bool(false), Both, ANY),
     parameter("oidcIdentityProviders", Text(""), Both, ANY),
     parameter("operationMemoryBytes", Int(0), Startup, (0.0, f64::MAX)),
     parameter("operationsMemoryBytes", Int(0), Startup, (0.0, f64::MAX)),
@@ -112,6 +124,20 @@ const PARAMETERS: &[Parameter] = &[
     parameter("zlibCompressionLevel", Int(6), Runtime, (0.0, 9.0)),
 ];
 
+/// The parameters that explain shows, in its order.
+const EXPLAINED: [&str; 10] = [
+    "internalQueryFacetBufferSizeBytes",
+    "internalQueryFacetMaxOutputDocSizeBytes",
+    "internalLookupStageIntermediateDocumentMaxSizeBytes",
+    "internalDocumentSourceGroupMaxMemoryBytes",
+    "internalQueryMaxBlockingSortMemoryUsageBytes",
+    "internalQueryProhibitBlockingMergeOnMongoS",
+    "internalQueryMaxAddToSetBytes",
+    "internalDocumentSourceSetWindowFieldsMaxMemoryBytes",
+    "internalQueryFrameworkControl",
+    "internalQueryPlannerIgnoreIndexWithCollationForRegex",
+];
+
 #[derive(Clone, Debug, PartialEq)]
 enum Setting {
     Bool(bool),
@@ -127,6 +153,8 @@ pub struct Parameters {
     changing: Mutex<()>,
     /// `requireApiVersion`, which every command asks for.
     pub require_api_version: AtomicBool,
+    /// `notablescan`, which every query asks for.
+    pub no_table_scan: AtomicBool,
     told: OnceLock<Box<Told>>,
     feature_version: OnceLock<Box<FeatureVersion>>,
 }
@@ -152,6 +180,7 @@ impl Default for Parameters {
             values: RwLock::new(values),
             changing: Mutex::default(),
             require_api_version: AtomicBool::new(false),
+            no_table_scan: AtomicBool::new(false),
             told: OnceLock::new(),
             feature_version: OnceLock::new(),
         }
@@ -215,6 +244,17 @@ impl Parameters {
         let Some(at) = place(name) else { return false };
         append(doc, name, key, &self.values.read()[at]);
         true
+    }
+
+    /// Writes those that explain shows, flags as numbers.
+    pub fn write_explained(&self, doc: &mut DocWriter<'_, Vec<u8>>) {
+        for name in EXPLAINED {
+            let at = place(name).expect("explain shows parameters that there are");
+            match &self.values.read()[at] {
+                Setting::Bool(flag) => append(doc, name, name, &Setting::Int(i64::from(*flag))),
+                setting => append(doc, name, name, setting),
+            }
+        }
     }
 
     /// All names, with whether each may be set at run time and at start.
@@ -368,8 +408,13 @@ impl Parameters {
     }
 
     fn store(&self, at: usize, setting: Setting) -> Setting {
-        if PARAMETERS[at].name == "requireApiVersion" {
-            self.require_api_version.store(setting == Setting::Bool(true), Ordering::Relaxed);
+        let flag = match PARAMETERS[at].name {
+            "requireApiVersion" => Some(&self.require_api_version),
+            "notablescan" => Some(&self.no_table_scan),
+            _ => None,
+        };
+        if let Some(flag) = flag {
+            flag.store(setting == Setting::Bool(true), Ordering::Relaxed);
         }
         std::mem::replace(&mut self.values.write()[at], setting)
     }
@@ -469,6 +514,25 @@ mod tests {
         assert_eq!(memory_size("0.5kb", 0), Some(512));
         for bad in ["", "77", "MB", "1TB", "-1MB", "1.2.3MB", "x1%"] {
             assert_eq!(memory_size(bad, 1000), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn what_explain_shows_can_be_asked_for_and_not_be_set() {
+        let parameters = Parameters::default();
+        let shown = DocBuf::build(|doc| parameters.write_explained(doc));
+        assert_eq!(shown.as_raw().iter().count(), EXPLAINED.len());
+        for field in shown.as_raw() {
+            let asked = DocBuf::build(|doc| assert!(parameters.write_value(field.key(), "value", doc)));
+            let asked = match asked.as_raw().get_or_missing("value") {
+                Value::Bool(flag) => Value::Int32(i32::from(flag)),
+                value => value,
+            };
+            let text = sheaf_bson::value_text;
+            assert_eq!(text(asked), text(field.value()), "{}", field.key());
+            let refused = parameters.set(field.key(), Value::Int32(1)).unwrap_err();
+            assert_eq!(refused.code(), Code::ILLEGAL_OPERATION);
+            assert!(parameters.set_at_start(field.key(), "1").is_err());
         }
     }
 

@@ -364,6 +364,17 @@ impl PlanNode {
         matches!(self, PlanNode::Sort { .. }) || self.inputs().iter().any(PlanNode::blocks)
     }
 
+    /// Whether it looks through a whole collection.
+    pub fn scans_all(&self) -> bool {
+        match self {
+            PlanNode::CollScan { .. } => true,
+            PlanNode::IndexScan(scan) if crate::index::is_clustered(&scan.index) => {
+                scan.keys.is_none() && scan.bounds.is_full()
+            }
+            _ => self.inputs().iter().any(PlanNode::scans_all),
+        }
+    }
+
     /// The plan summary of logs and the profiler: `IXSCAN { a: 1 }`, `COLLSCAN`.
     pub fn summary(&self) -> String {
         let mut parts = Vec::new();

@@ -25,6 +25,8 @@ struct State {
     settings: Option<Arc<Settings>>,
     /// Documents may be kept for a while before they are given: nobody changes them on the way.
     may_keep: bool,
+    /// `notablescan`: what would be looked for in a whole collection fails.
+    refuses_scans: bool,
 }
 
 impl Reads {
@@ -42,6 +44,20 @@ impl Reads {
     pub fn under(view: View, ownership: Option<Arc<dyn Ownership>>, settings: Option<Arc<Settings>>) -> Self {
         let view = Mutex::new(Some(view));
         Reads(Arc::new(State { view, ownership, settings, may_keep: true, ..State::default() }))
+    }
+
+    /// The same, with what would look through whole collections failing if `refuses` (`notablescan`). For reads that nobody shares yet.
+    #[must_use]
+    pub fn refusing_scans(mut self, refuses: bool) -> Self {
+        if let Some(state) = Arc::get_mut(&mut self.0) {
+            state.refuses_scans = refuses;
+        }
+        self
+    }
+
+    /// Whether what would look through a whole collection fails.
+    pub fn refuses_scans(&self) -> bool {
+        self.0.refuses_scans
     }
 
     /// Whether documents may be kept for a while before they are given.

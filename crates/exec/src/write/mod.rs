@@ -53,6 +53,8 @@ pub struct WriteCx<'c> {
     pub judge: Option<&'c Judge<'c>>,
     /// How many documents a record stands for, which updates count; `None`: each stands for itself.
     pub stands_for: Option<&'c StandsFor<'c>>,
+    /// `notablescan`
+    pub refuses_scans: bool,
     /// Where what a statement looks at is noted.
     pub seen: &'c Seen,
 }
@@ -65,7 +67,7 @@ impl WriteCx<'_> {
 
     /// What a search reads.
     fn reads(&self, view: View) -> Reads {
-        Reads::of(view, self.ownership.cloned())
+        Reads::of(view, self.ownership.cloned()).refusing_scans(self.refuses_scans)
     }
 
     /// The time that an update works with: a replacement needs it for empty timestamps only.

@@ -1,6 +1,7 @@
 //! Comparing the version that a request came with to what this shard has.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use sheaf_bson::{DocBuf, Timestamp, Value};
 use sheaf_errors::{Code, Error, Result, bail};
@@ -47,7 +48,8 @@ impl<'a> Operation<'a> {
 
     /// Reads a state, and of it what this shard owns.
     pub(crate) fn reads(&self, view: View) -> Reads {
-        Reads::under(view, self.ownership(), self.settings.borrow().clone())
+        let refuses = self.front.parameters.no_table_scan.load(Ordering::Relaxed);
+        Reads::under(view, self.ownership(), self.settings.borrow().clone()).refusing_scans(refuses)
     }
 
     /// The version that the request came with for this namespace; `None`: a client speaks to the shard directly.

@@ -429,15 +429,5 @@ fn tail(out: &mut DocWriter<'_, Vec<u8>>, op: &Operation<'_>, command: RawDoc<'_
         .append("port", port.parse::<i32>().unwrap_or(27017))
         .append("version", crate::version::COMPATIBLE)
         .append("gitVersion", crate::version::OWN);
-    out.document("serverParameters")
-        .append("internalQueryFacetBufferSizeBytes", 104_857_600)
-        .append("internalQueryFacetMaxOutputDocSizeBytes", 104_857_600)
-        .append("internalLookupStageIntermediateDocumentMaxSizeBytes", 104_857_600)
-        .append("internalDocumentSourceGroupMaxMemoryBytes", 104_857_600)
-        .append("internalQueryMaxBlockingSortMemoryUsageBytes", 104_857_600)
-        .append("internalQueryProhibitBlockingMergeOnMongoS", 0)
-        .append("internalQueryMaxAddToSetBytes", 104_857_600)
-        .append("internalDocumentSourceSetWindowFieldsMaxMemoryBytes", 104_857_600)
-        .append("internalQueryFrameworkControl", "forceClassicEngine")
-        .append("internalQueryPlannerIgnoreIndexWithCollationForRegex", 1);
+    op.front.parameters.write_explained(&mut out.document("serverParameters"));
 }

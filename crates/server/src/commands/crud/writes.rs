@@ -1,6 +1,7 @@
 //! What write commands share: the writer, implicit creation, retried statements, `writeErrors`.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use sheaf_bson::{DocBuf, Timestamp};
 use sheaf_errors::{Code, Error, Result, bail};
@@ -197,6 +198,7 @@ pub fn with_cx<T>(op: &Operation<'_>, bypass: Bypass, work: impl FnOnce(WriteCx<
         before_change: None,
         judge: None,
         stands_for: None,
+        refuses_scans: op.front.parameters.no_table_scan.load(Ordering::Relaxed),
         seen: &seen,
     })
 }

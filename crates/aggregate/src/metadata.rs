@@ -4,7 +4,7 @@ use sheaf_errors::{Result, bail};
 use sheaf_expr::Deps;
 
 use crate::pipeline::{Pipeline, measured_near};
-use crate::stage::{Shape, SharedStage};
+use crate::stage::{Shape, SharedStage, ends_here};
 
 /// Which of the metadata that cannot be asked for everywhere documents have.
 #[derive(Clone, Copy, Default)]
@@ -74,11 +74,6 @@ fn read_by(stage: &SharedStage) -> std::collections::BTreeSet<&'static str> {
     let mut deps = Deps::new();
     stage.dependencies(&mut deps);
     deps.metadata
-}
-
-/// Whether a stage makes documents of many, which have no metadata.
-pub(crate) fn ends_here(stage: &SharedStage) -> bool {
-    matches!(stage.shape(), Shape::Group { .. } | Shape::BucketAuto | Shape::Facet(_))
 }
 
 /// Whether any of the stages asks for metadata.

@@ -13,9 +13,8 @@ use sheaf_rows::{BoxOperator, Cx, Deep, Empty, Operator, Row, Seen, Step, Witnes
 use smallvec::SmallVec;
 
 use crate::database::SharedDatabase;
-use crate::metadata::ends_here;
 use crate::namespace::Namespace;
-use crate::stage::{Shape, SharedStage, dependencies_of};
+use crate::stage::{Shape, SharedStage, dependencies_of, ends_here};
 use crate::stages::change_stream::ChangeStream;
 use crate::stages::geo_near::GeoNear;
 

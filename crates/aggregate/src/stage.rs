@@ -551,3 +551,8 @@ pub(crate) fn dependencies_of(stages: &[SharedStage]) -> Option<Deps> {
     }
     None
 }
+
+/// Whether a stage makes documents of many, which have no metadata.
+pub(crate) fn ends_here(stage: &SharedStage) -> bool {
+    matches!(stage.shape(), Shape::Group { .. } | Shape::BucketAuto | Shape::Facet(_))
+}

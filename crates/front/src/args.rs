@@ -5,9 +5,13 @@
 //! repeated field and (at [`Args::finish`]) an unknown field give MongoDB's errors.
 
 mod convert;
+mod shared;
 
 pub(crate) use convert::wrong_type;
-pub use convert::{Array, Flag, FromValue, Loose, NonNegative, Object, exact_i64, in_range, safe_i64};
+pub use convert::{
+    Array, Flag, FromValue, Loose, NonNegative, Object, exact_i64, in_range, safe_i64, subtype_name,
+};
+pub use shared::is_generic;
 
 use std::collections::HashSet;
 
@@ -81,7 +85,7 @@ impl<'a> Args<'a> {
         body: RawDoc<'a>,
         sequences: &'a [Sequence<'a>],
     ) -> Result<Self> {
-        let own = body.iter().filter(|field| !crate::generic::is_generic(field.key_bytes()));
+        let own = body.iter().filter(|field| !is_generic(field.key_bytes()));
         Args::new(command, body, own.map(|field| (field, false)).collect(), sequences)
     }
 

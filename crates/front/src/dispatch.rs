@@ -32,7 +32,8 @@ use crate::sampling::Asked;
 use by_uuid::Named;
 pub use check::end_fields;
 pub use finish::{RETRYABLE, is_not_primary, is_retryable, is_state_change, without_transient};
-pub use slow_log::statement::{Entries, Statement, StatementKind, tell as tell_statement};
+pub use slow_log::entries::Entries;
+pub use slow_log::statement::{Statement, StatementKind, tell as tell_statement};
 
 /// Runs one request to the point where its answer only has to wait and be sent.
 pub fn run(role: &dyn Role, client: &Arc<Client>, message: &Message<'_>) -> RequestOutcome {

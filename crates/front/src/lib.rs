@@ -42,7 +42,6 @@ pub mod role;
 pub mod sampling;
 pub mod sasl;
 pub mod session;
-pub mod statements;
 pub mod status;
 pub mod strangers;
 mod stream;

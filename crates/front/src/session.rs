@@ -2,8 +2,9 @@
 //! transaction and its retryable writes, is the [role](crate::role::Role)'s.
 
 mod id;
+pub mod statements;
 
-pub use id::{LogicalSessionId, NOBODY, digest, subtype_name};
+pub use id::{LogicalSessionId, NOBODY, digest};
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};

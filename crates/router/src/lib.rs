@@ -25,6 +25,7 @@ mod open_times;
 mod out;
 mod parameters;
 mod partial;
+mod past;
 mod probe;
 mod route;
 mod router;

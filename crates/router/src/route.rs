@@ -4,15 +4,16 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use sheaf_bson::{DocBuf, RawDoc, Value};
+use sheaf_bson::{DocBuf, RawDoc};
 use sheaf_cluster::{Believed, Sharded};
 use sheaf_errors::{Code, Error, Result};
 use sheaf_shard::ShardId;
-use sheaf_shard::placement::{CLOSED, Ranges};
+use sheaf_shard::placement::Ranges;
 use sheaf_timeseries::buckets_namespace;
 
 use crate::addressed::{Addressed, Placed, ShardVersion, on_the_way};
 use crate::op::Operation;
+use crate::past::{PATIENCE_WITH_PAST, laid_out_anew, was_closed};
 use crate::target::Target;
 use crate::targeting;
 use crate::transaction;
@@ -102,10 +103,6 @@ const PAUSE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_m
 
 /// For so long a request is tried again whose shards and directory do not agree.
 const PATIENCE: Duration = Duration::from_secs(20);
-
-/// The same of one that reads at a time which nobody can choose anew: neither does a shard's state at that time change, nor what the
-/// directory tells of it.
-pub const PATIENCE_WITH_PAST: Duration = Duration::from_secs(1);
 
 /// How often who pauses is asked whether it should go on.
 const ASK: Duration = Duration::from_millis(20);
@@ -278,18 +275,6 @@ impl<'o, 'a> Route<'o, 'a> {
             std::thread::sleep(left.min(ASK));
         }
     }
-}
-
-/// Whether a shard has refused a request since the collection was closed in the state that it was to read.
-pub fn was_closed(error: &Error) -> bool {
-    let wanted = || RawDoc::new(error.extra()?).get("vWanted");
-    error.code() == Code::STALE_CONFIG && matches!(wanted(), Some(Value::Timestamp(CLOSED)))
-}
-
-/// The error for a time of which nobody can tell any more where the collection was.
-pub fn laid_out_anew(error: &Error) -> Error {
-    let text = format!("the collection was laid out anew since the time that is to be read: {error}");
-    Error::new(Code::SNAPSHOT_UNAVAILABLE, text)
 }
 
 /// The namespace that an error of a shard is about.

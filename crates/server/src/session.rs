@@ -7,7 +7,8 @@ mod state;
 
 pub use attempts::{Attempts, admit as admit_attempt, admit_in_transaction as admit_attempt_in_transaction};
 pub use ending::Leftovers;
-pub use sheaf_front::session::{LogicalSessionId, TxnPart, subtype_name};
+pub use sheaf_front::args::subtype_name;
+pub use sheaf_front::session::{LogicalSessionId, TxnPart};
 pub use state::{SessionState, TxnState};
 
 /// One logical session.

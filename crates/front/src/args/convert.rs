@@ -115,7 +115,7 @@ impl<'a> FromValue<'a> for Uuid {
             Value::Binary(other) => bail!(
                 Code::TYPE_MISMATCH,
                 "BSON field '{at}' is the wrong binData type '{}', expected type 'UUID'",
-                crate::session::subtype_name(other.subtype)
+                subtype_name(other.subtype)
             ),
             other => Err(wrong_type(&other, at, "binData")),
         }
@@ -227,5 +227,21 @@ pub fn exact_i64(value: Value<'_>, field: &str) -> Result<i64> {
             Err(Error::new(Code::FAILED_TO_PARSE, format!("Expected an integer: {field}")))
         }
         None => bail!(Code::TYPE_MISMATCH, "Expected a number in: {field}: {}", value.type_name()),
+    }
+}
+
+/// The name of a subtype of binData, in messages.
+pub fn subtype_name(subtype: u8) -> &'static str {
+    match subtype {
+        0 => "general",
+        1 => "function",
+        2 => "general(deprecated)",
+        3 => "UUID(deprecated)",
+        5 => "MD5",
+        6 => "encrypt",
+        7 => "column",
+        8 => "sensitive",
+        9 => "vector",
+        _ => "user-defined",
     }
 }

@@ -1,5 +1,6 @@
 //! What is kept of an operation that has ended: figures, the slow log, the profiler's entry.
 
+pub mod entries;
 pub mod statement;
 
 use std::borrow::Cow;

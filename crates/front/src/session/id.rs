@@ -4,7 +4,7 @@ use sheaf_bson::{Binary, DocBuf, DocWriter, RawDoc, Sink, Value};
 use sheaf_errors::{Code, Result, bail};
 use uuid::Uuid;
 
-use crate::args::{At, FromValue};
+use crate::args::{At, FromValue, subtype_name};
 
 /// `lsid`: a UUID made by the driver and, with authentication, the digest of a user.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
@@ -149,22 +149,6 @@ pub const NOBODY: [u8; 32] = [
     0xe3, 0xb0, 0xc4, 0x42, 0x98, 0xfc, 0x1c, 0x14, 0x9a, 0xfb, 0xf4, 0xc8, 0x99, 0x6f, 0xb9, 0x24, 0x27,
     0xae, 0x41, 0xe4, 0x64, 0x9b, 0x93, 0x4c, 0xa4, 0x95, 0x99, 0x1b, 0x78, 0x52, 0xb8, 0x55,
 ];
-
-/// The name of a subtype of binData, in messages.
-pub fn subtype_name(subtype: u8) -> &'static str {
-    match subtype {
-        0 => "general",
-        1 => "function",
-        2 => "general(deprecated)",
-        3 => "UUID(deprecated)",
-        5 => "MD5",
-        6 => "encrypt",
-        7 => "column",
-        8 => "sensitive",
-        9 => "vector",
-        _ => "user-defined",
-    }
-}
 
 impl std::fmt::Display for LogicalSessionId {
     /// As MongoDB's messages show a session: its UUID, and the digest of its user or of nobody.

@@ -20,7 +20,7 @@ use super::open::is_out_of_reach;
 use super::ready::as_they_come;
 use super::remote::Remote;
 use crate::addressed::{Addressed, Placed, ShardVersion, on_the_way};
-use crate::route::{PATIENCE_WITH_PAST, laid_out_anew, was_closed};
+use crate::past::{PATIENCE_WITH_PAST, laid_out_anew, was_closed};
 use crate::session::Transaction;
 use crate::target::Target;
 

@@ -6,7 +6,7 @@ use sheaf_errors::{Code, Result, bail};
 use sheaf_front::args::{Args, check_collection_name, check_db_name};
 use sheaf_front::front::new_object_id;
 use sheaf_front::generic::Attempt;
-use sheaf_front::statements::StatementIds;
+use sheaf_front::session::statements::StatementIds;
 use sheaf_timeseries::{BUCKETS_PREFIX, buckets_namespace};
 
 use crate::addressed::Addressed;

@@ -2,7 +2,6 @@
 //! figures, as in MongoDB. What their command was does not say that: drivers send statements beside it.
 
 use std::borrow::Cow;
-use std::collections::VecDeque;
 use std::time::Duration;
 
 use sheaf_bson::{DocBuf, DocWriter, RawDoc, Value, doc};
@@ -43,39 +42,9 @@ impl StatementKind {
     }
 }
 
-/// What is kept of a command's entries until it has ended. An entry more than that is more than a `system.profile` of the usual size
-/// holds, too.
-const KEPT_BYTES: usize = 2 << 20;
-
 /// So much is shown of a statement in the log, and in the profiler.
 const LOGGED_BYTES: usize = 8 * 1024;
 const PROFILED_BYTES: usize = 50 * 1024;
-
-/// The profiler's entries of a command's statements, oldest first. They are written when the command has ended: as long as it writes,
-/// nothing else is written on its behalf.
-#[derive(Default, Debug)]
-pub struct Entries {
-    list: VecDeque<DocBuf>,
-    bytes: usize,
-}
-
-impl Entries {
-    fn add(&mut self, entry: DocBuf) {
-        self.bytes += entry.as_bytes().len();
-        self.list.push_back(entry);
-        // Of a capped collection the oldest ones would go, too.
-        while self.bytes > KEPT_BYTES
-            && let Some(gone) = self.list.pop_front()
-        {
-            self.bytes -= gone.as_bytes().len();
-        }
-    }
-
-    /// All that are left.
-    pub(super) fn into_list(self) -> Vec<DocBuf> {
-        self.list.into()
-    }
-}
 
 /// Tells of a statement, if it was slow or is profiled.
 pub fn tell(op: &Request<'_>, statement: &Statement<'_>, measured: impl FnOnce() -> OpMetrics) {
@@ -150,7 +119,7 @@ fn command(
         return;
     }
     let text = sheaf_bson::document_text(RawDoc::new(&known));
-    let end = text.floor_char_boundary(limit);
+    let end = (0..=limit.min(text.len())).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
     doc.append("command", &doc! { "$truncated": &text[..end] });
 }
 
@@ -181,22 +150,5 @@ fn whole(statement: &Statement<'_>, out: &mut DocWriter<'_, Vec<u8>>) {
                 }
             }
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_newest_entries_are_kept() {
-        let mut entries = Entries::default();
-        let large = "x".repeat(KEPT_BYTES / 3);
-        for at in 0..10 {
-            entries.add(doc! { "at": at, "text": &*large });
-        }
-        let at = |entry: &DocBuf| entry.as_raw().get("at").and_then(|at| at.as_exact_i64());
-        let kept: Vec<_> = entries.into_list().iter().filter_map(at).collect();
-        assert_eq!(kept, [8, 9]);
     }
 }

@@ -13,7 +13,7 @@ use sheaf_exec::write::{
 };
 use sheaf_expr::{Env, ParseCx};
 use sheaf_front::sampling::SAMPLE_ID;
-use sheaf_front::statements::first_statement;
+use sheaf_front::session::statements::first_statement;
 use sheaf_query::projection::{Mode, Projection};
 use sheaf_query::update::Update as Modification;
 use sheaf_storage::{Collection, Uuid, Write};

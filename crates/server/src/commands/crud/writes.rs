@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use sheaf_bson::{DocBuf, Timestamp};
 use sheaf_errors::{Code, Error, Result, bail};
 use sheaf_exec::write::{Seen, WriteCx, ends_command};
-use sheaf_front::statements::StatementIds;
+use sheaf_front::session::statements::StatementIds;
 use sheaf_storage::{Collection, CreateCollection, Uuid, Write};
 use sheaf_timeseries::{BUCKETS_PREFIX, split_buckets};
 

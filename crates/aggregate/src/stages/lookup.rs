@@ -346,7 +346,9 @@ impl LookupRun {
             }
             _ => None,
         };
-        let bound = stage.bound.as_ref().map(|bound| bound.bind(pipeline, &variables));
+        // What an equality has found is not looked for by the pipeline.
+        let searches = joined.is_none() && !pipeline.has_own_source();
+        let bound = stage.bound.as_ref().filter(|_| searches).map(|bound| bound.bind(pipeline, &variables));
         let run = cx.lend_variables(&mut variables, |cx| match joined {
             Some((documents, held)) => {
                 kept = held;

@@ -200,7 +200,6 @@ impl Test {
                 _ => false,
             },
             Test::In(list) => list.has_null,
-            Test::ExprCompare { .. } => true,
             _ => false,
         }
     }

@@ -356,6 +356,8 @@ pub enum Shape<'s> {
     Skip(u64),
     /// `$limit`.
     Limit(u64),
+    /// `$sample`, and how many documents are wanted.
+    Sample(u64),
     /// `$project`, `$unset`, `$addFields`, `$set`.
     Project(&'s Projection),
     /// `$group`, `$sortByCount`, `$bucket`, and what is short for a group.

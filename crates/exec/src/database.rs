@@ -310,6 +310,11 @@ pub fn head_query(pipeline: &Pipeline) -> (Query, usize) {
         .dependencies_from(done)
         .filter(|deps| deps.metadata.is_empty())
         .map(|deps| deps.paths.into_iter().collect());
+    if let (0, Some(StageShape::Sample(wanted))) =
+        (done, pipeline.stages().first().map(|stage| stage.shape()))
+    {
+        query.sample = Some(wanted);
+    }
     // A group without accumulators wants each value once, which an index may give without looking at every key.
     let plain = query.sort.is_none() && query.skip == 0 && query.limit.is_none();
     if let (true, Some(StageShape::Group { distinct: Some(path) })) =

@@ -74,7 +74,12 @@ fn allowed_candidates(query: &Query, collection: &Arc<Collection>, reads: &Reads
 }
 
 fn all_candidates(query: &Query, collection: &Arc<Collection>, reads: &Reads) -> Result<Vec<PlanNode>> {
-    let Some(part) = reads.part(collection)? else { return choose::candidates(query, collection) };
+    let Some(part) = reads.part(collection)? else {
+        return match choose::by_chance(query, collection) {
+            Some(plan) => Ok(vec![plan]),
+            None => choose::candidates(query, collection),
+        };
+    };
     let query = Query { whole_documents: true, ..query.clone() };
     let plans = choose::candidates(&query, collection)?;
     Ok(plans.into_iter().map(|plan| plan.filtered(&part)).collect())

@@ -10,7 +10,7 @@ use sheaf_expr::Deps;
 use sheaf_rows::{BoxOperator, Cx, Documents, Operator, Row, Step};
 
 use crate::database::SharedDatabase;
-use crate::stage::{Halves, Needs, Reads, SharedStage, Split, Stage, StageCx, StageEntry};
+use crate::stage::{Halves, Needs, Reads, Shape, SharedStage, Split, Stage, StageCx, StageEntry};
 
 /// `$sample`.
 pub(crate) const SAMPLE: StageEntry = StageEntry::new("$sample", parse, Split::Both, Needs::Nothing);
@@ -65,6 +65,10 @@ impl Stage for Sample {
 
     fn open(self: Arc<Self>, input: BoxOperator, database: &SharedDatabase) -> BoxOperator {
         Box::new(SampleRun::new(self.0, input, database.clone()))
+    }
+
+    fn shape(&self) -> Shape<'_> {
+        Shape::Sample(self.0)
     }
 
     fn dependencies(&self, _deps: &mut Deps) -> Reads {

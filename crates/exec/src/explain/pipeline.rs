@@ -13,8 +13,8 @@ use sheaf_storage::Collection;
 use super::shown::{self, Inner, Showing};
 use super::{Explained, Explaining, Rows, Top, Verbosity, nothing};
 use crate::database::{Db, head_query, near, resolve_view};
-use crate::plan::Query;
 use crate::plan::query::Hint;
+use crate::plan::{PlanNode, Query};
 
 /// An explained pipeline.
 pub struct ExplainedPipeline {
@@ -107,6 +107,7 @@ pub fn explain_pipeline(
     };
     let (explaining, winner) = Explaining::start(&query, collection, of.db.reads(), cx)?;
     let planner = explaining.planner(&query, of.namespace, Top::Find);
+    let by_chance = matches!(**winner.plan(), PlanNode::RandomRecords(_));
     let input = Witness::new(Box::new(winner));
     let plan = input.seen();
     let tallies = of.run(done, Box::new(input), runs, cx)?;
@@ -116,7 +117,21 @@ pub fn explain_pipeline(
         explaining.execution(&query, &plan, Rows { taken, changed: 0 }, verbosity, Top::Find)
     });
     let cursor = Explained { planner, execution };
-    Ok(ExplainedPipeline { cursor: Some(cursor), stages: of.show(done, &tallies, verbosity, cx)? })
+    let mut stages = of.show(done, &tallies, verbosity, cx)?;
+    if let (true, Some(sample)) = (by_chance, stages.first_mut()) {
+        *sample = from_random_cursor(sample.as_raw());
+    }
+    Ok(ExplainedPipeline { cursor: Some(cursor), stages })
+}
+
+/// A `$sample` by the name that it has where its documents come by chance.
+fn from_random_cursor(sample: RawDoc<'_>) -> DocBuf {
+    DocBuf::build(|out| {
+        for field in sample.iter() {
+            let name = if field.key() == "$sample" { "$sampleFromRandomCursor" } else { field.key() };
+            out.append(name, field.value());
+        }
+    })
 }
 
 /// Gives the query a projection: of a `$project` that only includes, or else of the paths that the stages after

@@ -210,6 +210,7 @@ pub fn write(out: Out<'_, '_>, node: &PlanNode, stats: Option<&[Figures]>, at: &
                 out.append("docsExamined", own.docs_examined as i32);
             }
         }
+        PlanNode::RandomRecords(_) => head(out, "MULTI_ITERATOR", None, own),
         PlanNode::IdLookup { id, filter } if at.of.clustered => {
             head(out, "CLUSTERED_IXSCAN", filter.as_ref(), own);
             out.append("direction", "forward");

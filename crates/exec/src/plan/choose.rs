@@ -55,6 +55,15 @@ pub fn candidates(query: &Query, collection: &Arc<Collection>) -> Result<Vec<Pla
     Ok(if counts_keys { plans.into_iter().map(count_keys).collect() } else { plans })
 }
 
+/// A plan that gives some documents by chance, where that is less work than to read all: MongoDB has one where there are more
+/// than a hundred, and not more than a twentieth is wanted.
+pub fn by_chance(query: &Query, collection: &Collection) -> Option<PlanNode> {
+    let wanted = usize::try_from(query.sample?).ok()?;
+    let there = collection.count();
+    let few = wanted as f64 <= there as f64 * 0.05;
+    (few && there > 100 && !collection.is_oplog()).then_some(PlanNode::RandomRecords(wanted))
+}
+
 /// Where only the number of an unbroken run of keys is wanted, they need not be looked into.
 fn count_keys(node: PlanNode) -> PlanNode {
     match node {

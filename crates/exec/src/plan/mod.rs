@@ -192,6 +192,8 @@ pub enum PlanNode {
         /// The record keys to walk.
         range: Option<Range>,
     },
+    /// So many records by chance.
+    RandomRecords(usize),
     /// One record by `_id`.
     IdLookup {
         /// The `_id`.
@@ -321,6 +323,7 @@ impl PlanNode {
         match self {
             PlanNode::Eof => PlanNode::Eof,
             scan @ (PlanNode::CollScan { .. }
+            | PlanNode::RandomRecords(_)
             | PlanNode::IdLookup { .. }
             | PlanNode::GeoNear(_)
             | PlanNode::Fetch { .. }) => filter(scan),
@@ -352,6 +355,7 @@ impl PlanNode {
             | PlanNode::TextMatch { .. }
             | PlanNode::ShardingFilter { .. }
             | PlanNode::CollScan { .. }
+            | PlanNode::RandomRecords(_)
             | PlanNode::IdLookup { .. }
             | PlanNode::GeoNear(_)
             | PlanNode::Eof => false,
@@ -389,6 +393,7 @@ impl PlanNode {
         match self {
             PlanNode::Eof => out.push("EOF".into()),
             PlanNode::CollScan { .. } => out.push("COLLSCAN".into()),
+            PlanNode::RandomRecords(_) => out.push("MULTI_ITERATOR".into()),
             PlanNode::IdLookup { .. } => out.push("IDHACK".into()),
             PlanNode::IndexScan(s) | PlanNode::CountScan(s) | PlanNode::DistinctScan(s)
                 if crate::index::is_clustered(&s.index) =>

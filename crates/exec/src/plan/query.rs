@@ -65,6 +65,8 @@ pub struct Query {
     pub counting: bool,
     /// Each document has to be looked at, whatever else could do without.
     pub whole_documents: bool,
+    /// So many documents by chance are wanted, or all, for who draws these of them.
+    pub sample: Option<u64>,
     /// Only this field's distinct values are wanted.
     pub distinct: Option<String>,
 }

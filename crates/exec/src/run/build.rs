@@ -14,6 +14,7 @@ use super::near::GeoNear;
 use super::number::Numbers;
 use super::owned::ShardingFilter;
 use super::project::{Covered, Project, RecordId, ReturnKey};
+use super::random::RandomRecords;
 use super::scan::{CollScan, IdLookup, IndexScan};
 use super::text::TextMatch;
 use crate::plan::PlanNode;
@@ -48,6 +49,7 @@ impl Building<'_> {
                 let range = range.clone().unwrap_or(Range::ALL);
                 Box::new(CollScan::new(reads, collection, filter.clone(), *backward, range, tailable))
             }
+            PlanNode::RandomRecords(wanted) => Box::new(RandomRecords::new(reads, collection, *wanted)),
             PlanNode::IdLookup { id, filter } => {
                 let key = collection.record_key(id.as_value())?;
                 Box::new(IdLookup::new(reads, collection, key, filter.clone()))

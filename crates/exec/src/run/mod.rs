@@ -14,6 +14,7 @@ mod number;
 mod owned;
 mod probe;
 mod project;
+mod random;
 mod reads;
 mod scan;
 mod text;

@@ -1,7 +1,8 @@
 //! What RocksDB tells of its background work, and what it is told back.
 //!
 //! The binding has no listeners, so this goes to the C interface that the binding itself is built on. It is the one place of
-//! this crate with unsafe code: pointers that RocksDB hands to its callbacks, valid for the time of the call.
+//! this crate with unsafe code: pointers that RocksDB hands to its callbacks, valid for the time of the call, and figures that the
+//! binding has no call for.
 //!
 //! - When memtables are about to become a file, [`Events::set_gate`]'s closure is called and may wait. Whatever has caused the
 //!   flush, nothing gets into the files before it is allowed to.
@@ -17,7 +18,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use librocksdb_sys as ffi;
-use rocksdb::AsRawPtr;
+use rocksdb::{AsColumnFamilyRef, AsRawPtr};
 
 use crate::order::Mutex;
 use crate::order::rank::LEAF;
@@ -36,6 +37,31 @@ pub(crate) fn file_key_bytes(db: &rocksdb::DB) -> u64 {
             }
         }
         ffi::rocksdb_livefiles_destroy(files);
+    }
+    bytes
+}
+
+/// Estimated bytes of a key range in memtables, which the binding knows nothing of.
+pub(crate) fn memtable_bytes(db: &rocksdb::DB, cf: &rocksdb::ColumnFamily, from: &[u8], to: &[u8]) -> u64 {
+    let flags = ffi::rocksdb_size_approximation_flags_include_memtable;
+    let (mut bytes, mut error) = (0, std::ptr::null_mut());
+    // SAFETY: one range, whose keys are there for the time of the call; an error is RocksDB's own copy, freed here.
+    unsafe {
+        ffi::rocksdb_approximate_sizes_cf_with_flags(
+            db.as_raw_ptr(),
+            cf.inner(),
+            1,
+            &from.as_ptr().cast(),
+            &from.len(),
+            &to.as_ptr().cast(),
+            &to.len(),
+            flags as u8,
+            &raw mut bytes,
+            &raw mut error,
+        );
+        if !error.is_null() {
+            ffi::rocksdb_free(error.cast());
+        }
     }
     bytes
 }

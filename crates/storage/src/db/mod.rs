@@ -201,7 +201,12 @@ impl Db {
         self.cache.clone().set_capacity(bytes as usize);
     }
 
-    /// Estimated bytes on disk and in memtables of a key range.
+    /// Estimated bytes of a key range in memtables.
+    pub fn memtable_bytes(&self, cf: Cf, from: &[u8], to: &[u8]) -> u64 {
+        listener::memtable_bytes(&self.db, self.cf(cf), from, to)
+    }
+
+    /// Estimated bytes on disk of a key range.
     pub fn size_of(&self, cf: Cf, from: &[u8], to: &[u8]) -> u64 {
         let range = rocksdb::Range::new(from, to);
         self.db.get_approximate_sizes_cf(self.cf(cf), &[range]).first().copied().unwrap_or(0)

@@ -45,6 +45,7 @@ pub use stage::{
     Halves, Needs, Place, Reads, ReadsAt, Shape, SharedStage, Split, Stage, StageCx, StageEntry,
     StagePosition,
 };
+pub use stages::window::window_functions;
 
 /// Documents between stages may be much larger than stored ones: a joined array is often cut down again.
 pub(crate) const MAX_INTERNAL_SIZE: usize = 100 << 20;

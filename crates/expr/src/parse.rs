@@ -230,6 +230,8 @@ fn system_variable(name: &str, path: FieldPath, cx: &ParseCx) -> Result<Expr> {
         "USER_ROLES" if let Some(roles) = &cx.user_roles => {
             constant_path(Value::Array(roles.as_raw()), &path)?
         }
+        // What a search service tells of a search; there is none here.
+        "SEARCH_META" => Expr(Node::Constant(Constant::MISSING)),
         "DESCEND" | "PRUNE" | "KEEP" if cx.redact => {
             let word = match name {
                 "DESCEND" => "descend",

@@ -59,6 +59,7 @@ use When::{Both, Never, Runtime, Startup};
 
 /// The parameters that have an effect here. Sorted by name.
 const PARAMETERS: &[Parameter] = &[
+    parameter("allowDiskUseByDefault", Bool(true), Both, ANY),
     parameter("allowMultipleArbiters", Bool(false), Startup, ANY),
     parameter("analyzeShardKeyMonotonicityCorrelationCoefficientThreshold", Double(0.7), Both, (0.0, 1.0)),
     parameter("analyzeShardKeyNumRanges", Int(100), Both, POSITIVE),
@@ -259,7 +260,7 @@ impl Parameters {
 
     /// All names, with whether each may be set at run time and at start.
     pub fn names() -> impl Iterator<Item = (&'static str, bool, bool)> {
-        let others = [("featureCompatibilityVersion", false, false), (COMPONENTS, true, false)];
+        let others = [("featureCompatibilityVersion", false, false), (COMPONENTS, true, true)];
         PARAMETERS
             .iter()
             .map(|p| (p.name, matches!(p.when, Runtime | Both), matches!(p.when, Startup | Both)))
@@ -280,16 +281,20 @@ impl Parameters {
         if name == COMPONENTS {
             let levels = Levels::parse(value)?;
             let was = components::document();
-            if let (Some(level), Some(at)) = (levels.whole, place("logLevel")) {
-                self.store(at, Setting::Int(level.max(0)));
-                self.apply("logLevel");
-            }
-            levels.apply();
+            self.take_levels(&levels);
             return Ok(DocBuf::new().with("was", &was));
         }
         let (at, setting) = Self::checked(name, value)?;
         let old = self.store(at, setting);
         Ok(DocBuf::build(|doc| append(doc, name, "was", &old)))
+    }
+
+    fn take_levels(&self, levels: &Levels) {
+        if let (Some(level), Some(at)) = (levels.whole, place("logLevel")) {
+            self.store(at, Setting::Int(level.max(0)));
+            self.apply("logLevel");
+        }
+        levels.apply();
     }
 
     /// What [`Parameters::set`] would say.
@@ -333,6 +338,10 @@ impl Parameters {
     ///
     /// Errors: `BadValue`; the text is for the user.
     pub fn set_at_start(&self, name: &str, text: &str) -> Result<()> {
+        if name == COMPONENTS {
+            self.take_levels(&Levels::parse_text(text)?);
+            return Ok(());
+        }
         let Some(at) = place(name) else {
             bail!(Code::BAD_VALUE, "Unknown --setParameter '{name}'");
         };

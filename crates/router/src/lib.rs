@@ -40,5 +40,6 @@ mod transaction;
 mod view;
 mod write;
 
+pub use commands::names as command_names;
 pub use mongos::Mongos;
 pub use router::Router;

@@ -161,6 +161,7 @@ impl Process {
                 let is_servers = matches!(
                     path,
                     "replication.replSetName"
+                        | "replication.enableMajorityReadConcern"
                         | "replication.oplogSizeMB"
                         | "sharding.clusterRole"
                         | "operationProfiling.mode"
@@ -274,6 +275,9 @@ fn apply(settings: &mut Settings, path: &str, value: &Value) -> Result<(), Strin
         "systemLog.logRotate" => settings.log_rotate = Some(text(path, value)?),
         "systemLog.quiet" => settings.quiet = Some(boolean(path, value)?),
         "systemLog.verbosity" => settings.verbosity = Some(number(path, value)? as i64),
+        _ if path.starts_with("systemLog.component.") => {
+            settings.parameters.push(component_level(path, number(path, value)?)?);
+        }
         "systemLog.timeStampFormat" | "systemLog.traceAllExceptions" => {}
         "processManagement.fork" => settings.fork = Some(boolean(path, value)?),
         "processManagement.pidFilePath" => settings.pidfilepath = Some(path_of(value)?),
@@ -289,6 +293,7 @@ fn apply(settings: &mut Settings, path: &str, value: &Value) -> Result<(), Strin
         "operationProfiling.slowOpThresholdMs" => settings.slowms = Some(number(path, value)? as i64),
         "operationProfiling.slowOpSampleRate" => settings.sample_rate = Some(number(path, value)?),
         "replication.replSetName" => settings.repl_set = Some(text(path, value)?),
+        "replication.enableMajorityReadConcern" => majority_read_concern(boolean(path, value)?)?,
         "replication.oplogSizeMB" => settings.oplog_size_mb = Some(number(path, value)? as u64),
         "sharding.clusterRole" => {
             let name = text(path, value)?;
@@ -339,6 +344,25 @@ fn number(path: &str, value: &Value) -> Result<f64, String> {
         Value::String(text) => text.parse().map_err(|_| format!("{path} must be a number")),
         _ => Err(format!("{path} must be a number")),
     }
+}
+
+/// What a component's level is as a parameter: `{network: {asio: {verbosity: 1}}}`.
+fn component_level(path: &str, level: f64) -> Result<(String, String), String> {
+    let name = path.trim_start_matches("systemLog.component.");
+    let unknown = || format!("Unrecognized option: {path}");
+    let name = name.strip_suffix(".verbosity").ok_or_else(unknown)?;
+    let levels = name
+        .rsplit('.')
+        .fold(format!("{{verbosity: {level}}}"), |inner, name| format!("{{{name}: {inner}}}"));
+    sheaf_front::log::components::Levels::parse_text(&levels).map_err(|_| unknown())?;
+    Ok(("logComponentVerbosity".to_owned(), levels))
+}
+
+/// Looks at an option that MongoDB has had no choice about since 5.0.
+///
+/// Errors: a text for the user.
+pub fn majority_read_concern(enabled: bool) -> Result<(), String> {
+    if enabled { Ok(()) } else { Err("enableMajorityReadConcern may not be set to false".to_owned()) }
 }
 
 /// A list of addresses and ranges of them.
@@ -425,6 +449,23 @@ setParameter:
         assert_eq!(settings.parameters, [("enableTestCommands".to_owned(), "true".to_owned())]);
         let flags = Settings { port: Some(1), ..Settings::default() };
         assert_eq!(flags.or(settings).port, Some(1));
+    }
+
+    #[test]
+    fn components_of_the_log_have_levels() {
+        let text = "systemLog:\n  component:\n    replication:\n      verbosity: 1\n      election:\n        verbosity: 2\n";
+        let expected = ["{replication: {verbosity: 1}}", "{replication: {election: {verbosity: 2}}}"];
+        let settings = parse(text).unwrap();
+        assert_eq!(settings.parameters.iter().map(|(_, value)| value.as_str()).collect::<Vec<_>>(), expected);
+        for text in ["systemLog.component.nonesuch.verbosity: 1", "systemLog.component.index: 1"] {
+            assert!(parse(text).unwrap_err().contains("Unrecognized"), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_majority_can_always_be_read_from() {
+        assert!(parse("replication.enableMajorityReadConcern: true").is_ok());
+        assert!(parse("replication.enableMajorityReadConcern: false").is_err());
     }
 
     #[test]

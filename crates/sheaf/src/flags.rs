@@ -7,7 +7,7 @@ use clap::{Args, Parser, Subcommand};
 
 use sheaf_server::options::ClusterRole;
 
-use crate::config::{Auditing, Settings};
+use crate::config::{self, Auditing, Settings};
 #[cfg(not(feature = "lab"))]
 use crate::no_lab as lab;
 use crate::tls_settings::TlsSettings;
@@ -16,7 +16,7 @@ use sheaf_lab::cli as lab;
 
 #[derive(Parser)]
 #[command(name = "sheaf", about = "A MongoDB-compatible document database", disable_version_flag = true)]
-struct Cli {
+pub(crate) struct Cli {
     /// Show the version and exit
     #[arg(long)]
     version: bool,
@@ -159,6 +159,9 @@ pub struct ProcessFlags {
     /// Which events are written: a filter, as JSON
     #[arg(long = "auditFilter", value_name = "FILTER")]
     pub audit_filter: Option<String>,
+    /// How events are written: mongo, or OCSF (not supported)
+    #[arg(long = "auditSchema", value_name = "SCHEMA")]
+    pub audit_schema: Option<String>,
     /// Logs tell no values of clients' data
     #[arg(long = "redactClientLogData")]
     pub redact_client_log_data: bool,
@@ -231,6 +234,18 @@ pub struct ServerFlags {
     /// Taken for compatibility
     #[arg(long = "wiredTigerDirectoryForIndexes")]
     pub wired_tiger_directory_for_indexes: bool,
+    /// Taken for compatibility
+    #[arg(long = "wiredTigerCollectionBlockCompressor", value_name = "NAME")]
+    pub wired_tiger_collection_block_compressor: Option<String>,
+    /// Taken for compatibility
+    #[arg(long = "wiredTigerJournalCompressor", value_name = "NAME")]
+    pub wired_tiger_journal_compressor: Option<String>,
+    /// Taken for compatibility
+    #[arg(long = "wiredTigerIndexPrefixCompression", value_name = "BOOL")]
+    pub wired_tiger_index_prefix_compression: Option<bool>,
+    /// Taken if it says true, which it always is, as in mongod
+    #[arg(long = "enableMajorityReadConcern", num_args = 0..=1, default_missing_value = "true", value_name = "BOOL")]
+    pub enable_majority_read_concern: Option<bool>,
     /// Serve Prometheus metrics over HTTP on this port
     #[arg(long = "metricsPort")]
     pub metrics_port: Option<u16>,
@@ -369,6 +384,7 @@ impl ProcessFlags {
                 format: self.audit_format.clone(),
                 path: self.audit_path.clone(),
                 filter: self.audit_filter.clone(),
+                schema: self.audit_schema.clone(),
                 ..Auditing::default()
             },
             redact_client_log_data: self.redact_client_log_data.then_some(true),
@@ -389,6 +405,7 @@ impl ServerFlags {
         if self.journal && self.nojournal {
             return Err("Can't specify both --journal and --nojournal options.".to_owned());
         }
+        config::majority_read_concern(self.enable_majority_read_concern.unwrap_or(true))?;
         let cluster_role = match (self.shardsvr, self.configsvr) {
             (true, _) => Some(ClusterRole::Shard),
             (_, true) => Some(ClusterRole::Config),

@@ -12,6 +12,8 @@ mod metrics;
 #[cfg(not(feature = "lab"))]
 mod no_lab;
 mod process;
+#[cfg(test)]
+mod reference;
 mod repair;
 mod router;
 mod server;

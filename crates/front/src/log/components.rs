@@ -127,6 +127,31 @@ impl Levels {
         Ok(levels)
     }
 
+    /// Reads such a wish from the command line, where names may stand without quotes: `{command: 3}`.
+    ///
+    /// Errors: `FailedToParse`, and those of [`Levels::parse`].
+    pub fn parse_text(text: &str) -> Result<Levels> {
+        let mut quoted = String::with_capacity(text.len() + 16);
+        let (mut in_name, mut in_quotes) = (false, false);
+        for c in text.chars() {
+            let of_name =
+                !in_quotes && (c.is_ascii_alphabetic() || c == '_' || in_name && c.is_ascii_digit());
+            if of_name != in_name {
+                quoted.push('"');
+                in_name = of_name;
+            }
+            in_quotes ^= c == '"';
+            quoted.push(c);
+        }
+        let Ok(wish) = sheaf_bson::json::parse_document(&quoted) else {
+            bail!(
+                Code::FAILED_TO_PARSE,
+                "Invalid value for parameter logComponentVerbosity: '{text}' is no document"
+            );
+        };
+        Levels::parse(Value::Document(wish.as_raw()))
+    }
+
     fn read(&mut self, wish: RawDoc<'_>, of: Option<usize>) -> Result<()> {
         for field in wish.iter() {
             if field.key() == "verbosity" {
@@ -188,6 +213,11 @@ mod tests {
         let wish = doc! { "storage": -1 };
         Levels::parse(Value::Document(wish.as_raw())).unwrap().apply();
         assert_eq!(level("JOURNAL"), crate::log::verbosity());
+        Levels::parse_text("{ftdc: 3, \"control\": {verbosity: 1}}").unwrap().apply();
+        assert_eq!([level("FTDC"), level("CONTROL")], [3, 1]);
+        for text in ["ftdc: 3", "{ftdc: high}", "{ftdc 3}", "3", ""] {
+            assert!(Levels::parse_text(text).is_err(), "{text}");
+        }
         let bad = [doc! { "nonesuch": 1 }, doc! { "asio": 1 }, doc! { "index": "x" }];
         for wish in &bad {
             assert!(Levels::parse(Value::Document(wish.as_raw())).is_err(), "{wish:?}");

@@ -159,6 +159,11 @@ pub static TABLE: LazyLock<Table<RunOnRouter>> = LazyLock::new(|| {
     Table::new(&[OWN, Vec::leak(routed)])
 });
 
+/// The names of all commands of a router, other spellings with them.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    TABLE.all().flat_map(|command| std::iter::once(command.name).chain(command.spec.aliases.iter().copied()))
+}
+
 fn entry(command: &Description, run: RunOnRouter) -> Entry<RunOnRouter> {
     let mut spec = command.spec;
     if !spec.threads.is_control() {

@@ -7,6 +7,7 @@ mod command_table;
 mod commands;
 mod composure;
 mod placement;
+mod reference;
 mod resume;
 mod scripts_name_all;
 mod session_ends;

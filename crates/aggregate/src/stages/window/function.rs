@@ -94,6 +94,11 @@ pub(super) struct FunctionCx<'c> {
 
 type Parse = fn(&'static str, RawDoc<'_>, &mut FunctionCx<'_>) -> Result<Function>;
 
+/// The names of all window functions.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    FUNCTIONS.iter().map(|(name, _)| *name)
+}
+
 /// All window functions, by name.
 static FUNCTIONS: &[(&str, Parse)] = &[
     ("$addToSet", plain),

@@ -30,6 +30,7 @@ use crate::idl::Fields;
 use crate::stage::{Needs, Reads, SharedStage, Split, Stage, StageCx, StageEntry};
 
 pub(crate) use bounds::parse_unit;
+pub use function::names as window_functions;
 use function::{Function, FunctionCx, Kind};
 use run::WindowRun;
 pub(crate) use waiting::Waiting;

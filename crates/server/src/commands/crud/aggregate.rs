@@ -31,7 +31,8 @@ pub struct Aggregate<'a> {
     batch_size: Option<u64>,
     explain: bool,
     pub(super) hint: Value<'a>,
-    pub(super) allow_disk_use: bool,
+    /// `None`: as the parameter `allowDiskUseByDefault` says.
+    pub(super) allow_disk_use: Option<bool>,
     bypass_validation: bool,
     pub(super) variables: Option<RawDoc<'a>>,
     collation: Option<RawDoc<'a>>,
@@ -226,7 +227,7 @@ impl<'a> Aggregate<'a> {
             batch_size,
             explain,
             hint: args.value("hint"),
-            allow_disk_use: allow_disk_use.is_none_or(|flag| flag.0),
+            allow_disk_use: allow_disk_use.map(|flag| flag.0),
             bypass_validation: bypass.is_some_and(|flag| flag.0),
             variables: args.optional("let")?,
             collation: args.optional("collation")?,

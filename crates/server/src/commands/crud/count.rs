@@ -177,7 +177,7 @@ impl Count<'_> {
         let namespace = Namespace::new(op.db(), self.collection);
         let pipeline = parse(self.pipeline().as_raw(), &namespace, &mut self.parse_cx(op)?)?;
         let mut n = 0;
-        PipelineCursor::open(op, &namespace, &pipeline, Hint::parse(self.hint)?, true, false)?.each(
+        PipelineCursor::open(op, &namespace, &pipeline, Hint::parse(self.hint)?, None, false)?.each(
             op,
             |doc| {
                 n = doc.get("count").and_then(|v| v.as_exact_i64()).unwrap_or(0) as u64;

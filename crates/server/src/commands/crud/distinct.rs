@@ -177,7 +177,7 @@ impl Distinct<'_> {
     fn on_view(&self, op: &Operation<'_>, values: &mut Values) -> Result<()> {
         let namespace = Namespace::new(op.db(), self.collection);
         let pipeline = parse(self.pipeline().as_raw(), &namespace, &mut self.parse_cx(op)?)?;
-        PipelineCursor::open(op, &namespace, &pipeline, Hint::parse(self.hint)?, true, false)?
+        PipelineCursor::open(op, &namespace, &pipeline, Hint::parse(self.hint)?, None, false)?
             .each(op, |doc| values.add(doc))
     }
 }

@@ -214,7 +214,7 @@ impl<'a> Find<'a> {
         }
         let stop = op.interrupter();
         let interrupt = || stop.check();
-        let allow_disk_use = self.allow_disk_use.unwrap_or(true);
+        let allow_disk_use = super::disk_use(op, self.allow_disk_use);
         let limits = Limits { allow_disk_use, now_millis: op.now_millis(), ..Limits::default() };
         self.resume.check_record(&collection, &view)?;
         let reads = op.reads(view);
@@ -360,8 +360,7 @@ impl<'a> Find<'a> {
         let on = Namespace::new(op.db(), self.collection);
         let stages = self.pipeline();
         let pipeline = super::pipeline::parse(stages.as_raw(), &on, &mut self.parse_cx(op)?)?;
-        let disk = self.allow_disk_use.unwrap_or(true);
-        let cursor = PipelineCursor::open(op, &on, &pipeline, hint, disk, false)?;
+        let cursor = PipelineCursor::open(op, &on, &pipeline, hint, self.allow_disk_use, false)?;
         let batch_size = self.batch_size.map(|n| n as usize);
         first_batch(op, namespace, Box::new(cursor), batch_size, self.single_batch, self.no_timeout)
     }

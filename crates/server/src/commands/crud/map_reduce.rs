@@ -116,7 +116,7 @@ impl<'a> Command<'a, Operation<'a>> for MapReduce<'a> {
         let target = pipeline.target_namespace().map(ToString::to_string);
         let _audited = target.and_then(|target| audited::Target::of(op, &target));
         let mut cursor =
-            PipelineCursor::open(op, &namespace, &pipeline, Hint::None, true, self.bypass_validation)?;
+            PipelineCursor::open(op, &namespace, &pipeline, Hint::None, Some(true), self.bypass_validation)?;
         let Some(reply) = self.output() else { return inline(op, &mut cursor) };
         op.blocking(|| cursor.each(op, |_| Ok(())))?;
         Ok(reply)

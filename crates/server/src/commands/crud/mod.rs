@@ -42,3 +42,8 @@ pub static COMMANDS: &[Entry<RunOnMongod>] = &[
     registered!(map_reduce::MapReduce),
     registered!(explain::Explain),
 ];
+
+/// Whether an operation may use files where its memory does not suffice: what it says, or `allowDiskUseByDefault`.
+fn disk_use(op: &Operation<'_>, asked: Option<bool>) -> bool {
+    asked.unwrap_or_else(|| op.node().parameters.bool("allowDiskUseByDefault"))
+}

@@ -3,7 +3,7 @@
 
 use std::cmp::Ordering;
 
-use sheaf_bson::{DocWriter, OwnedValue, RawDoc, Sink, Value};
+use sheaf_bson::{DocWriter, Element, OwnedValue, RawDoc, Sink, Type, Value};
 
 /// The least or the greatest of the values of one field.
 #[derive(Debug)]
@@ -36,8 +36,13 @@ impl Bounds {
     }
 
     /// Takes a measurement's field in. `hint` is where the field probably stands.
-    pub(crate) fn add(&mut self, hint: usize, key: &str, value: Value<'_>) {
-        add_field(&mut self.fields, hint, key, value, self.wanted);
+    pub(crate) fn add(&mut self, hint: usize, field: &Element<'_>) {
+        add_field(&mut self.fields, hint, field, self.wanted);
+    }
+
+    /// Takes a time in, where nothing is yet.
+    pub(crate) fn begin(&mut self, key: &str, millis: i64) {
+        self.fields.push((key.to_owned(), Bound::of(Value::DateTime(millis))));
     }
 
     pub(crate) fn write<S: Sink>(&self, out: &mut DocWriter<'_, S>) {
@@ -51,14 +56,29 @@ fn fields_of(document: RawDoc<'_>) -> Vec<(String, Bound)> {
     document.iter().map(|field| (field.key().to_owned(), Bound::of(field.value()))).collect()
 }
 
-fn add_field(fields: &mut Vec<(String, Bound)>, hint: usize, key: &str, value: Value<'_>, wanted: Ordering) {
+fn add_field(fields: &mut Vec<(String, Bound)>, hint: usize, field: &Element<'_>, wanted: Ordering) {
+    let is_it = |(name, _): &(String, Bound)| name.as_bytes() == field.key_bytes();
     let at = match fields.get(hint) {
-        Some((name, _)) if name == key => Some(hint),
-        _ => fields.iter().position(|(name, _)| name == key),
+        Some(probable) if is_it(probable) => Some(hint),
+        _ => fields.iter().position(is_it),
     };
     match at {
-        Some(at) => fields[at].1.add(value, wanted),
-        None => fields.push((key.to_owned(), Bound::of(value))),
+        Some(at) => fields[at].1.add(field, wanted),
+        None => fields.push((field.key().to_owned(), Bound::of(field.value()))),
+    }
+}
+
+/// The order of two values of a type that sensors measure in; `None` for other types and for NaN.
+fn compare_measured(kind: Type, a: &[u8], b: &[u8]) -> Option<Ordering> {
+    let long = |data: &[u8]| data.try_into().ok().map(i64::from_le_bytes);
+    match kind {
+        Type::Double => f64::from_bits(long(a)? as u64).partial_cmp(&f64::from_bits(long(b)? as u64)),
+        Type::Int64 | Type::DateTime => Some(long(a)?.cmp(&long(b)?)),
+        Type::Int32 => {
+            let int = |data: &[u8]| data.try_into().ok().map(i32::from_le_bytes);
+            Some(int(a)?.cmp(&int(b)?))
+        }
+        _ => None,
     }
 }
 
@@ -71,18 +91,27 @@ impl Bound {
         }
     }
 
-    fn add(&mut self, value: Value<'_>, wanted: Ordering) {
-        match (&mut *self, value) {
+    fn add(&mut self, field: &Element<'_>, wanted: Ordering) {
+        if let Bound::One(one) = self
+            && one.kind() == field.kind()
+            && let Some(order) = compare_measured(one.kind(), field.data(), one.data())
+        {
+            if order == wanted {
+                *one = OwnedValue::from(field.value());
+            }
+            return;
+        }
+        match (&mut *self, field.value()) {
             (Bound::Document(fields), Value::Document(document)) => {
                 for (at, field) in document.iter().enumerate() {
-                    add_field(fields, at, field.key(), field.value(), wanted);
+                    add_field(fields, at, &field, wanted);
                 }
             }
             (Bound::Array(elements), Value::Array(array)) => {
-                for (at, value) in array.values().enumerate() {
+                for (at, element) in array.iter().enumerate() {
                     match elements.get_mut(at) {
-                        Some(bound) => bound.add(value, wanted),
-                        None => elements.push(Bound::of(value)),
+                        Some(bound) => bound.add(&element, wanted),
+                        None => elements.push(Bound::of(element.value())),
                     }
                 }
             }
@@ -103,8 +132,8 @@ impl Bound {
     fn order(&self) -> u8 {
         match self {
             Bound::One(one) => one.kind().order(),
-            Bound::Document(_) => sheaf_bson::Type::Document.order(),
-            Bound::Array(_) => sheaf_bson::Type::Array.order(),
+            Bound::Document(_) => Type::Document.order(),
+            Bound::Array(_) => Type::Array.order(),
         }
     }
 
@@ -139,8 +168,8 @@ mod tests {
         let (mut min, mut max) = (Bounds::least(), Bounds::greatest());
         for doc in docs {
             for (at, field) in doc.as_raw().iter().enumerate() {
-                min.add(at, field.key(), field.value());
-                max.add(at, field.key(), field.value());
+                min.add(at, &field);
+                max.add(at, &field);
             }
         }
         (DocBuf::build(|out| min.write(out)), DocBuf::build(|out| max.write(out)))

@@ -1,6 +1,6 @@
 //! A bucket while measurements come into it.
 
-use sheaf_bson::{Binary, DocBuf, DocWriter, ObjectId, RawDoc, Sink, Value};
+use sheaf_bson::{Binary, DocBuf, DocWriter, Element, ObjectId, RawDoc, Sink, Value};
 use sheaf_errors::{Code, Result, bail};
 
 use crate::bounds::Bounds;
@@ -131,7 +131,7 @@ impl Bucket {
         // Times beyond what 32 bits hold wrap, as MongoDB's do.
         id.0[..4].copy_from_slice(&(begin.div_euclid(1000) as u32).to_be_bytes());
         let mut min = Bounds::least();
-        min.add(0, &options.time_field, Value::DateTime(begin));
+        min.begin(&options.time_field, begin);
         Bucket {
             id,
             begin,
@@ -282,7 +282,9 @@ impl Bucket {
     fn has_bytes_for(&mut self, bytes: usize) -> bool {
         if self.packed_bytes + self.new_bytes + bytes > MAX_BYTES && self.new_bytes > 0 {
             // What has come since may have become smaller.
-            self.packed_bytes = self.columns.iter().map(|column| column.values.finished().len()).sum();
+            let mut bytes = Vec::new();
+            self.columns.iter().for_each(|column| column.values.finish_into(&mut bytes));
+            self.packed_bytes = bytes.len();
             self.new_bytes = 0;
         }
         let fits = self.count < MIN_MEASUREMENTS || self.packed_bytes + self.new_bytes + bytes <= MAX_BYTES;
@@ -297,21 +299,20 @@ impl Bucket {
             if meta.is_some_and(|meta| meta.as_bytes() == field.key_bytes()) {
                 continue;
             }
-            let key = field.key();
-            let column = self.column(at, key);
+            let column = self.column(at, &field);
             let values = &mut self.columns[column].values;
             // Of fields with one name the first counts.
             if values.count() <= self.count {
                 values.skip_to(self.count);
                 values.append(field.as_bytes()[0], field.data());
-                if key == options.time_field
+                if field.key_bytes() == options.time_field.as_bytes()
                     && let Value::DateTime(time) = field.value()
                 {
                     self.ordered &= time >= self.latest;
                     self.latest = self.latest.max(time);
                 }
-                self.min.add(at, key, field.value());
-                self.max.add(at, key, field.value());
+                self.min.add(at, &field);
+                self.max.add(at, &field);
             }
             at += 1;
         }
@@ -320,15 +321,16 @@ impl Bucket {
         self.count += 1;
     }
 
-    /// The column of this name; `hint` is where it probably stands.
-    fn column(&mut self, hint: usize, name: &str) -> usize {
-        if self.columns.get(hint).is_some_and(|column| column.name == name) {
+    /// The column of a field; `hint` is where it probably stands.
+    fn column(&mut self, hint: usize, field: &Element<'_>) -> usize {
+        let is_it = |column: &Column| column.name.as_bytes() == field.key_bytes();
+        if self.columns.get(hint).is_some_and(is_it) {
             return hint;
         }
-        match self.columns.iter().position(|column| column.name == name) {
+        match self.columns.iter().position(is_it) {
             Some(at) => at,
             None => {
-                self.columns.push(Column { name: name.to_owned(), values: ColumnWriter::new() });
+                self.columns.push(Column { name: field.key().to_owned(), values: ColumnWriter::new() });
                 self.columns.len() - 1
             }
         }
@@ -350,9 +352,11 @@ impl Bucket {
             out.append_all(self.meta.as_raw());
             let mut data = out.document("data");
             (self.packed_bytes, self.new_bytes) = (0, 0);
+            let mut bytes = Vec::new();
             for column in &mut self.columns {
                 column.values.skip_to(self.count);
-                let bytes = column.values.finished();
+                bytes.clear();
+                column.values.finish_into(&mut bytes);
                 self.packed_bytes += bytes.len();
                 data.append(&column.name, Value::Binary(Binary { subtype: COLUMN, bytes: &bytes }));
             }

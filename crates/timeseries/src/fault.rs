@@ -48,8 +48,8 @@ fn values_fault(
             Error::new(sheaf_errors::Code::INVALID_BSON, format!("a measurement: {fault}"))
         })?;
         for (at, field) in RawDoc::new(&row).iter().enumerate() {
-            least.add(at, field.key(), field.value());
-            greatest.add(at, field.key(), field.value());
+            least.add(at, &field);
+            greatest.add(at, &field);
         }
     }
     for (name, held, bounds) in [("min", min, least), ("max", max, greatest)] {

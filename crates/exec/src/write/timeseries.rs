@@ -1,5 +1,6 @@
 //! Measurements on their way into buckets, and out of them.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use sheaf_bson::{Bump, DocBuf, ObjectId, RawDoc, Value};
@@ -45,22 +46,13 @@ impl Filling<'_> {
         measurements: &[Measurement<'_>],
         statement: &dyn Fn(usize) -> Option<Statement>,
     ) -> Result<()> {
-        let mut sorted: Vec<(DocBuf, Placed<'_>)> = measurements
-            .iter()
-            .enumerate()
-            .map(|(at, one)| (normalized_meta(one.meta), (at, *one)))
-            .collect();
-        sorted.sort_by(|(meta, (_, a)), (other, (_, b))| {
-            (meta.as_bytes(), a.time).cmp(&(other.as_bytes(), b.time))
-        });
-        for group in sorted.chunk_by(|a, b| a.0 == b.0) {
-            let rows: Vec<Placed<'_>> = group.iter().map(|(_, row)| *row).collect();
+        for (meta, rows) in by_meta(measurements, self.options) {
             let mut rows = rows.as_slice();
             while !rows.is_empty() {
-                let mut taken = self.fill(w, &group[0].0, rows, statement);
+                let mut taken = self.fill(w, &meta, rows, statement);
                 while is_conflict(&taken) && w.retries_conflicts() {
                     (self.interrupt)()?;
-                    taken = self.fill(w, &group[0].0, rows, statement);
+                    taken = self.fill(w, &meta, rows, statement);
                 }
                 rows = &rows[taken?..];
             }
@@ -122,6 +114,38 @@ impl Filling<'_> {
         self.open.note(self.buckets, meta, Parts { stored: new, bucket }, &tally);
         Ok(taken)
     }
+}
+
+/// The measurements by normalized meta value, in the order of these, and each group in order of time.
+fn by_meta<'d>(
+    measurements: &[Measurement<'d>],
+    options: &TimeseriesOptions,
+) -> Vec<(DocBuf, Vec<Placed<'d>>)> {
+    let name = options.meta_field.as_deref();
+    let mut groups: Vec<(DocBuf, Vec<Placed<'d>>)> = Vec::new();
+    // Where those with such a meta value stand, by type and bytes: they are few.
+    let mut known: HashMap<Option<(u8, &'d [u8])>, usize> = HashMap::new();
+    for (place, one) in measurements.iter().enumerate() {
+        let meta = name.and_then(|name| one.document.element(name));
+        let at = *known.entry(meta.map(|meta| (meta.as_bytes()[0], meta.data()))).or_insert_with(|| {
+            groups.push((normalized_meta(one.meta), Vec::new()));
+            groups.len() - 1
+        });
+        groups[at].1.push((place, *one));
+    }
+    groups.sort_by(|(meta, _), (other, _)| meta.as_bytes().cmp(other.as_bytes()));
+    // The same fields in another order.
+    groups.dedup_by(|(meta, rows), (before, together)| {
+        let is_same = meta == before;
+        if is_same {
+            together.append(rows);
+        }
+        is_same
+    });
+    for (_, rows) in &mut groups {
+        rows.sort_by_key(|(place, one)| (one.time, *place));
+    }
+    groups
 }
 
 /// Takes measurements out of a bucket that is stored under `key`; gives what is left of it and those that went.

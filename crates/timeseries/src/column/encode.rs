@@ -83,12 +83,11 @@ impl ColumnWriter {
         }
     }
 
-    /// The bytes of a binary of subtype 7 with what has been added.
-    pub fn finished(&self) -> Vec<u8> {
-        let mut out = self.bytes.clone();
-        self.part.clone().finish_into(&mut out);
+    /// Appends the bytes of a binary of subtype 7 with what has been added.
+    pub fn finish_into(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.bytes);
+        self.part.finish_into(out);
         out.push(kind::NONE);
-        out
     }
 
     /// Adds missing values until there are so many.
@@ -113,13 +112,10 @@ impl ColumnWriter {
 }
 
 impl Part {
-    fn finish_into(self, out: &mut Vec<u8>) {
+    fn finish_into(&self, out: &mut Vec<u8>) {
         match self {
-            Part::Values(mut stream) => {
-                stream.flush();
-                out.extend_from_slice(stream.written().0);
-            }
-            Part::Objects(objects) => objects.finish_into(out),
+            Part::Values(stream) => stream.finish_into(out),
+            Part::Objects(objects) => objects.clone().finish_into(out),
         }
     }
 }

@@ -282,17 +282,30 @@ impl Packer {
         }
     }
 
+    /// The layout that takes most of the pending numbers, and more than `least`.
+    fn most_slots(&self, family: usize, layouts: &'static [Layout], least: u8) -> Option<&'static Layout> {
+        let mut found = None;
+        let (mut seen, mut most) = (0, 0);
+        // Those with fewer slots first: what a longer one has to take begins with what a shorter one has taken.
+        for layout in layouts.iter().rev() {
+            let slots = usize::from(layout.slots);
+            let Some(further) = self.pending.get(seen..slots) else { break };
+            most = further.iter().fold(most, |most, pending| pending.bits[family].max(most));
+            seen = slots;
+            if most > layout.bits {
+                break;
+            }
+            found = Some(layout);
+        }
+        found.filter(|layout| layout.slots > least)
+    }
+
     /// Gives one word, with as many of the pending numbers as one can have.
     fn emit(&mut self, word: &mut impl FnMut(u64, u32)) {
         let mut best: Option<(usize, &Layout)> = None;
         for (family, layouts) in FAMILIES.iter().enumerate() {
-            let beats = |layout: &Layout| best.is_none_or(|(_, best)| layout.slots > best.slots);
-            let fits = |layout: &&Layout| {
-                let slots = usize::from(layout.slots);
-                slots <= self.pending.len()
-                    && self.pending[..slots].iter().all(|pending| pending.bits[family] <= layout.bits)
-            };
-            if let Some(layout) = layouts.iter().take_while(|layout| beats(layout)).find(fits) {
+            let least = best.map_or(0, |(_, best)| best.slots);
+            if let Some(layout) = self.most_slots(family, layouts, least) {
                 best = Some((family, layout));
             }
         }

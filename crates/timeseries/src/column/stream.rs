@@ -27,17 +27,26 @@ struct Written {
     code: u8,
 }
 
+/// Appends a word behind the control byte, if that takes another one, or behind a new one; whether that was needed.
+fn put_word(bytes: &mut Vec<u8>, control: &mut Option<usize>, code: u8, word: u64) -> bool {
+    let is_behind = control.filter(|&at| bytes[at] & 0x0F < MAX_WORDS - 1);
+    match is_behind {
+        Some(at) => bytes[at] += 1,
+        None => {
+            *control = Some(bytes.len());
+            bytes.push(code);
+        }
+    }
+    bytes.extend_from_slice(&word.to_le_bytes());
+    is_behind.is_none()
+}
+
 impl Written {
     fn word(&mut self, word: u64, values: u32) {
-        match self.control {
-            Some(at) if self.bytes[at] & 0x0F < MAX_WORDS - 1 => self.bytes[at] += 1,
-            _ => {
-                self.control = Some(self.bytes.len());
-                self.piece();
-                self.bytes.push(self.code);
-            }
+        let at = self.bytes.len();
+        if put_word(&mut self.bytes, &mut self.control, self.code, word) {
+            self.pieces.push(Piece { values: self.values, at });
         }
-        self.bytes.extend_from_slice(&word.to_le_bytes());
         self.values += values;
     }
 
@@ -131,6 +140,13 @@ impl Stream {
     pub(super) fn flush(&mut self) {
         let Stream { written, packer, .. } = self;
         packer.flush(&mut |word, values| written.word(word, values));
+    }
+
+    /// Appends the bytes, with what is still held back: the row itself can go on as if nothing had been asked.
+    pub(super) fn finish_into(&self, out: &mut Vec<u8>) {
+        let mut control = self.written.control.map(|at| out.len() + at);
+        out.extend_from_slice(&self.written.bytes);
+        self.packer.clone().flush(&mut |word, _| _ = put_word(out, &mut control, self.written.code, word));
     }
 
     /// The bytes so far, and the pieces of which they consist.

@@ -24,7 +24,9 @@ fn written(cells: &[Cell]) -> Vec<u8> {
         }
     }
     assert_eq!(writer.count() as usize, cells.len());
-    writer.finished()
+    let mut bytes = Vec::new();
+    writer.finish_into(&mut bytes);
+    bytes
 }
 
 /// A value's type and bytes, or none.

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use sheaf_bson::{DocBuf, RawDoc, Value};
+use sheaf_bson::{Bump, DocBuf, RawDoc, Value};
 use sheaf_collation::SharedCollator;
-use sheaf_expr::{Deps, ParseCx};
+use sheaf_expr::{Deps, Env, ParseCx};
 use sheaf_query::matcher::Matcher;
 
 /// A filter split at a stage: what goes before it, and what stays behind it.
@@ -16,15 +16,37 @@ pub(crate) fn touches(changed: &[String], path: &str) -> bool {
     changed.iter().any(|one| one == path || below(path, one) || below(one, path))
 }
 
+/// Whether two paths begin with the same field.
+pub(crate) fn same_field(a: &str, b: &str) -> bool {
+    a.split('.').next() == b.split('.').next()
+}
+
+/// What a condition reads.
+pub(crate) struct Read<'p> {
+    pub(crate) path: &'p str,
+    /// Whether the condition may hold, or fail, because the path is missing: it tells an element of an array that is a document without the
+    /// field from one that is no document.
+    sees_missing: bool,
+}
+
+impl Read<'_> {
+    /// Whether the condition sees the same in an array before and after its elements become documents, or get or lose fields that are not
+    /// on the path.
+    pub(crate) fn is_blind_to_elements(&self) -> bool {
+        let is_place = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+        !self.sees_missing && !self.path.split('.').any(is_place)
+    }
+}
+
 /// Splits a filter's top-level conjunction: the conditions that read only paths which are `free` go first.
 pub(crate) fn split_by(filter: &Arc<Matcher>, free: impl Fn(&str) -> bool) -> Option<SplitFilter> {
-    split_renamed(filter, |path| free(path).then(|| path.to_owned()))
+    split_renamed(filter, |read| free(read.path).then(|| read.path.to_owned()))
 }
 
 /// The same where paths have other names before the stage: `before` gives them, where there is one.
 pub(crate) fn split_renamed(
     filter: &Arc<Matcher>,
-    before: impl Fn(&str) -> Option<String>,
+    before: impl Fn(&Read<'_>) -> Option<String>,
 ) -> Option<SplitFilter> {
     let (mut first, mut rest, mut renamed) = (Vec::new(), Vec::new(), false);
     for clause in clauses(filter) {
@@ -48,18 +70,44 @@ pub(crate) fn split_renamed(
 }
 
 /// A condition as it is before the stage, if it can be asked there.
-fn moved(clause: &DocBuf, before: &impl Fn(&str) -> Option<String>) -> Option<DocBuf> {
+fn moved(clause: &DocBuf, before: &impl Fn(&Read<'_>) -> Option<String>) -> Option<DocBuf> {
     let matcher = parse(clause.as_raw(), None)?;
     let mut deps = Deps::new();
     matcher.dependencies(&mut deps);
     if deps.whole_document || deps.random || !deps.metadata.is_empty() {
         return None;
     }
+    let sees_missing = sees_missing(clause.as_raw());
+    let before = |path: &str| before(&Read { path, sees_missing });
     let mut renamed = false;
     for path in &deps.paths {
         renamed |= before(path)? != *path;
     }
-    if renamed { with_names(clause.as_raw(), before) } else { Some(clause.clone()) }
+    if renamed { with_names(clause.as_raw(), &before) } else { Some(clause.clone()) }
+}
+
+/// Whether a condition is more than comparisons of one path none of which holds where it is missing.
+fn sees_missing(clause: RawDoc<'_>) -> bool {
+    let holds = |condition: RawDoc<'_>| {
+        let Some(matcher) = parse(condition, None) else { return true };
+        let arena = Bump::new();
+        matcher.matches(RawDoc::EMPTY, &Env::new(&arena)).unwrap_or(true)
+    };
+    clause.iter().any(|element| match element.value() {
+        _ if element.key().starts_with('$') => true,
+        Value::Document(operators) if operators.iter().next().is_some_and(|o| o.key().starts_with('$')) => {
+            operators.iter().any(|operator| match operator.key() {
+                "$not" | "$ne" | "$nin" => true,
+                // These two are one.
+                "$regex" | "$options" => false,
+                _ => {
+                    let alone = DocBuf::build(|out| _ = out.append_element(operator));
+                    holds(DocBuf::new().with(element.key(), &alone).as_raw())
+                }
+            })
+        }
+        _ => holds(clause),
+    })
 }
 
 /// The condition with other names for its paths; `None` for what has them elsewhere than in front of conditions.

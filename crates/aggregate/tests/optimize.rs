@@ -22,6 +22,15 @@ const STAGES: &[&str] = &[
     "{$match: {x: null}}",
     "{$match: {$expr: {$lt: [\"$a\", 3]}}}",
     "{$match: {}}",
+    "{$match: {\"c.0\": 3}}",
+    "{$match: {\"c.0.d\": {$not: {$gt: 1}}}}",
+    "{$match: {\"c.e\": null}}",
+    "{$match: {\"c.e\": {$nin: [null, 7]}}}",
+    "{$match: {\"c.e\": {$lt: 2}, \"a.b\": {$in: [null]}}}",
+    "{$project: {\"c.d\": 0}}",
+    "{$project: {c: {e: 1}, a: 1}}",
+    "{$addFields: {\"c.f\": 9, \"a.b\": true}}",
+    "{$unwind: {path: \"$b\", includeArrayIndex: \"c.f\"}}",
     "{$sort: {a: 1, _id: 1}}",
     "{$sort: {\"c.d\": -1, _id: 1}}",
     "{$limit: 5}",
@@ -48,6 +57,9 @@ const DOCUMENTS: &[&str] = &[
     "{_id: 5, a: 5, b: 1, c: [{d: 2}, 3], x: 3}",
     "{_id: 6, a: null, b: \"s\", c: []}",
     "{_id: 7, a: 2.5, b: 1, c: {d: 2, e: 1}, x: null}",
+    "{_id: 8, a: [1, {b: 1}], b: [7], c: [3, {d: 1, e: 7}]}",
+    "{_id: 9, a: 1, b: [7, 8], c: [3, 2]}",
+    "{_id: 10, a: [], b: [7, 8], c: [{e: 1}]}",
 ];
 
 fn documents() -> Vec<DocBuf> {
@@ -109,6 +121,29 @@ fn matches_move_to_the_front_and_sorts_know_their_limit() {
 
     let plain = parse(&["{$skip: 3}", "{$limit: 2}"]);
     assert_eq!((plain.head().skip, plain.head().limit, plain.head().stages), (3, Some(2), 2));
+}
+
+#[test]
+fn conditions_move_before_fields_beside_theirs_if_they_see_no_elements() {
+    let moves = |condition: &str| {
+        let stages = ["{$addFields: {\"a.b\": 9}}", &format!("{{$match: {condition}}}")];
+        parse(&stages).stages()[0].name() == "$match"
+    };
+    for condition in
+        ["{\"a.c\": 5}", "{\"a.c\": {$gt: 1, $in: [3, 4]}}", "{\"a.c\": {$exists: true}}", "{b: null}"]
+    {
+        assert!(moves(condition), "{condition}");
+    }
+    for condition in [
+        "{\"a.b\": 5}",
+        "{\"a.0\": 5}",
+        "{\"a.c\": null}",
+        "{\"a.c\": {$ne: null}}",
+        "{\"a.c\": {$gt: 1, $lte: null}}",
+        "{a: 5}",
+    ] {
+        assert!(!moves(condition), "{condition}");
+    }
 }
 
 #[test]

@@ -130,6 +130,12 @@ impl Bucket {
         let mut id = id;
         // Times beyond what 32 bits hold wrap, as MongoDB's do.
         id.0[..4].copy_from_slice(&(begin.div_euclid(1000) as u32).to_be_bytes());
+        Bucket::again(id, begin, meta, options)
+    }
+
+    /// A bucket that is written anew, without measurements yet. It begins in milliseconds when it began, whatever options may have changed
+    /// since.
+    pub fn again(id: ObjectId, begin: i64, meta: &DocBuf, options: &TimeseriesOptions) -> Self {
         let mut min = Bounds::least();
         min.begin(&options.time_field, begin);
         Bucket {
@@ -173,9 +179,7 @@ impl Bucket {
                 out.append_element(meta);
             }
         });
-        let mut bucket = Bucket::new(id, begin, &meta, options);
-        bucket.id = id;
-        bucket.begin = begin;
+        let mut bucket = Bucket::again(id, begin, &meta, options);
         bucket.min.take(min_doc);
         bucket.max.take(control.get("max")?.as_doc()?);
         bucket.take_columns(data, &options.time_field)?;

@@ -246,7 +246,9 @@ impl Stage for Lookup {
     }
 
     fn let_pass(&self, filter: &Arc<Matcher>) -> Option<SplitFilter> {
-        filters::split_by(filter, |path| !filters::touches(&[self.output.dotted()], path))
+        // The array goes into a document, which an array on its path becomes.
+        let output = self.output.dotted();
+        filters::split_by(filter, |path| !filters::same_field(&output, path))
     }
 
     fn open_with(

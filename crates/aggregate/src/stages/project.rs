@@ -10,7 +10,7 @@ use sheaf_query::matcher::Matcher;
 use sheaf_query::projection::{Kind, Mode, Projection};
 
 use crate::database::SharedDatabase;
-use crate::filters::{self, SplitFilter};
+use crate::filters::{self, Read, SplitFilter};
 use crate::stage::{Needs, Reads, Shape, SharedStage, Split, Stage, StageCx, StageEntry};
 use sheaf_rows::{BoxOperator, Cx, Operator, Row, Step, let_go};
 
@@ -46,17 +46,27 @@ impl Project {
         vec![Arc::new(Project { projection, names, included: OnceLock::new(), derived: None })]
     }
 
-    /// Whether a filter on this path sees the same before and after.
-    pub fn preserves(&self, path: &str) -> bool {
+    /// Whether a condition sees the same before and after.
+    fn preserves(&self, read: &Read<'_>) -> bool {
+        let path = read.path;
+        // Within arrays: elements lose or get fields, become documents, or go.
+        let keeps_elements = |paths: &BTreeSet<String>| {
+            let is_within = |one: &String| one.contains('.') && filters::same_field(one, path);
+            read.is_blind_to_elements() || !paths.iter().any(is_within)
+        };
         match self.projection.kind() {
             Kind::Inclusion => {
                 let included = self.included.get_or_init(|| {
                     self.projection.included_paths().map(|paths| paths.into_iter().collect())
                 });
-                included.as_ref().is_some_and(|included| has_at_or_above(included, path))
+                included
+                    .as_ref()
+                    .is_some_and(|included| has_at_or_above(included, path) && keeps_elements(included))
             }
             Kind::Exclusion | Kind::Addition => {
-                !has_at_or_above(&self.names, path) && !has_below(&self.names, path)
+                !has_at_or_above(&self.names, path)
+                    && !has_below(&self.names, path)
+                    && keeps_elements(&self.names)
             }
         }
     }
@@ -150,8 +160,8 @@ impl Stage for Project {
 
     fn let_pass(&self, filter: &Arc<Matcher>) -> Option<SplitFilter> {
         let shape = self.projection.to_doc();
-        filters::split_renamed(filter, |path| {
-            if self.preserves(path) { Some(path.to_owned()) } else { renamed(shape.as_raw(), path) }
+        filters::split_renamed(filter, |read| {
+            if self.preserves(read) { Some(read.path.to_owned()) } else { renamed(shape.as_raw(), read.path) }
         })
     }
 

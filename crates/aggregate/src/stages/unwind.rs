@@ -124,9 +124,13 @@ impl Stage for Unwind {
     }
 
     fn let_pass(&self, filter: &Arc<Matcher>) -> Option<SplitFilter> {
-        let mut changed = vec![self.path.dotted()];
-        changed.extend(self.include_array_index.as_ref().map(|index| index.dotted()));
-        filters::split_by(filter, |path| !filters::touches(&changed, path))
+        let changed = [self.path.dotted()];
+        // The index goes into a document, which an array on its path becomes.
+        let index = self.include_array_index.as_ref().map(|index| index.dotted());
+        filters::split_by(filter, |path| {
+            let meets_index = index.as_ref().is_some_and(|index| filters::same_field(index, path));
+            !meets_index && !filters::touches(&changed, path)
+        })
     }
 
     fn can_give_less(&self) -> bool {

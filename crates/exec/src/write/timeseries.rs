@@ -178,7 +178,7 @@ pub fn without(
         .get("control")
         .and_then(|control| control.as_doc()?.get("min")?.as_doc()?.get(&options.time_field))
         .and_then(|begin| if let Value::DateTime(millis) = begin { Some(millis) } else { None });
-    let mut left = Bucket::new(id, begin.unwrap_or(first.time), &meta, options);
+    let mut left = Bucket::again(id, begin.unwrap_or(first.time), &meta, options);
     for document in &kept {
         left.add(document.as_raw(), options);
     }

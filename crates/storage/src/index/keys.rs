@@ -66,8 +66,11 @@ impl Index {
             walk(field);
         }
         let mut met: Option<(RawDoc<'_>, &str)> = None;
-        for field in &fields {
+        for (at, field) in fields.iter().enumerate() {
             let At::Array(array, name, _) = field.at else { continue };
+            if self.is_on_measurements(at) {
+                bail!(5930501, "Indexed measurement field contains an array value");
+            }
             match met {
                 Some((other, other_name)) if !std::ptr::eq(other.as_bytes(), array.as_bytes()) => {
                     bail!(
@@ -83,6 +86,16 @@ impl Index {
             bail!(16766, "hashed indexes do not currently support array values. Index: {}", self.name);
         }
         self.expand_array(&fields, array, out)
+    }
+
+    /// Whether a field is one of the two bounds of what a bucket has at some path.
+    fn is_on_measurements(&self, at: usize) -> bool {
+        const BOUNDS: [&str; 2] = ["control.min.", "control.max."];
+        let below = |own: &str, other: &str| {
+            let measured = self.fields[at].0.strip_prefix(own)?;
+            self.fields.iter().find(|(path, _)| path.strip_prefix(other) == Some(measured))
+        };
+        below(BOUNDS[0], BOUNDS[1]).or(below(BOUNDS[1], BOUNDS[0])).is_some()
     }
 
     fn expand_array(&self, fields: &Fields<'_, '_>, array: RawDoc<'_>, out: &mut KeySet) -> Result<()> {

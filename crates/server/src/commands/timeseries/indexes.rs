@@ -30,14 +30,47 @@ pub fn on_buckets(spec: RawDoc<'_>, options: &TimeseriesOptions, buckets: &Colle
             "Cannot create a partial index on a time-series collection with a collation other than the collection's"
         );
     }
-    let key = index_for_buckets(key, options)?;
+    let given = key;
+    let key = index_for_buckets(given, options)?;
     let partial = partial.map(|filter| partial_on_buckets(filter, options)).transpose()?;
     let mut changes = vec![("key", Value::Document(key.as_raw()))];
     if let Some(partial) = &partial {
         changes.push(("partialFilterExpression", Value::Document(partial.as_raw())));
     }
-    changes.push(("originalSpec", Value::Document(spec)));
+    if partial.is_some() || !is_on_meta_and_time(given, options) {
+        changes.push(("originalSpec", Value::Document(spec)));
+    }
     Ok(with_changes(spec, &changes))
+}
+
+/// Whether an index can be told from its buckets' one, as that which every collection with a meta field has can: these do not keep what
+/// they were made of, so that it is the same index again.
+fn is_on_meta_and_time(key: RawDoc<'_>, options: &TimeseriesOptions) -> bool {
+    key.iter().all(|field| {
+        field.key() == options.time_field || meta_path(field.key(), options.meta_field.as_deref()).is_some()
+    })
+}
+
+/// The paths of measurements, but for their time, on which there are indexes.
+pub fn indexed_measurements<'c>(buckets: &'c Collection, options: &TimeseriesOptions) -> Vec<&'c str> {
+    let paths = buckets.indexes.iter().flat_map(|index| &index.fields);
+    let measured = paths.filter_map(|(path, _)| path.strip_prefix("control.min."));
+    measured.filter(|path| *path != options.time_field).collect()
+}
+
+/// Errors: 5930501 for a measurement that has an array on one of these paths: its bucket's bounds are no keys then.
+pub fn check_no_arrays(measurement: RawDoc<'_>, indexed: &[&str]) -> Result<()> {
+    for path in indexed {
+        let mut document = measurement;
+        for part in path.split('.') {
+            match document.get(part) {
+                Some(Value::Array(_)) => bail!(5930501, "Indexed measurement field contains an array value"),
+                Some(Value::Document(inner)) => document = inner,
+                _ => break,
+            }
+        }
+    }
+    Ok(())
 }
 
 /// A TTL index is one on the time alone, and partial by meta values.

@@ -10,6 +10,7 @@ use sheaf_exec::write::{WriteCx, check_document};
 use sheaf_storage::{Collection, Write};
 use sheaf_timeseries::{Measurement, bucket_of};
 
+use super::indexes::{check_no_arrays, indexed_measurements};
 use super::{Timeseries, refuse_transaction};
 use crate::commands::crud::writes::{StatementOutcomes, WriteFields};
 use crate::op::Operation;
@@ -33,10 +34,12 @@ fn look_at<'d>(
     op: &Operation<'_>,
     timeseries: &Timeseries,
     placed: Option<&Arc<Placed>>,
+    indexed: &[&str],
     document: RawDoc<'d>,
 ) -> Result<Measurement<'d>> {
     check_document(document)?;
     let measurement = Measurement::of(document, &timeseries.options)?;
+    check_no_arrays(document, indexed)?;
     if let Some(placed) = placed
         && !placed.owns(bucket_of(&measurement, &timeseries.options).as_raw(), &mut Vec::new())?
     {
@@ -61,6 +64,7 @@ pub fn insert_all<'d>(
     let timeseries = Timeseries::to_write(op, w, view)?;
     let filling = filling(op, cx, &timeseries);
     let placed = op.placed(&timeseries.buckets)?;
+    let indexed = indexed_measurements(&timeseries.buckets, &timeseries.options);
     let (mut together, mut places) = (Vec::new(), Vec::new());
     let outcome = StatementOutcomes::each(
         op,
@@ -68,7 +72,7 @@ pub fn insert_all<'d>(
         documents,
         w,
         |_, at, document| {
-            together.push(look_at(op, &timeseries, placed.as_ref(), document)?);
+            together.push(look_at(op, &timeseries, placed.as_ref(), &indexed, document)?);
             places.push(at);
             inserted.set(inserted.get() + 1);
             Ok(None)
@@ -94,6 +98,7 @@ pub fn insert_one(
     refuse_transaction(op, "insert into", view)?;
     let timeseries = Timeseries::to_write(op, w, view)?;
     let placed = op.placed(&timeseries.buckets)?;
-    let measurement = look_at(op, &timeseries, placed.as_ref(), document)?;
+    let indexed = indexed_measurements(&timeseries.buckets, &timeseries.options);
+    let measurement = look_at(op, &timeseries, placed.as_ref(), &indexed, document)?;
     filling(op, cx, &timeseries).insert(w, &[measurement], &|_| op.statement(stmt_id, None))
 }

@@ -29,7 +29,7 @@ use crate::change_stream::{ChangeStreamSource, SharedPosition};
 use crate::find;
 use crate::plan::Query;
 use crate::plan::query::Hint;
-use crate::run::{EqualProbe, Executor, Reads, equals_only_itself};
+use crate::run::{Chosen, EqualProbe, Reads, Watch, equals_only_itself, watched};
 use crate::write::{Validator, check_document, check_made};
 
 /// Views upon views upon views: no deeper than this.
@@ -65,6 +65,8 @@ pub struct Hooks {
     pub in_transaction: bool,
     /// `bypassDocumentValidation`.
     pub bypass_validation: bool,
+    /// Whether what the stages of the plan do is to be told.
+    pub is_profiled: bool,
     /// Told of documents that fail a validator which wants that to be logged.
     pub report: crate::write::Report,
     /// Whether `$out` may put another collection into the place of this one, which users know by that name.
@@ -93,8 +95,8 @@ pub struct Inner {
     hooks: Hooks,
     /// Position of the newest commit that the pipeline made.
     committed: Mutex<Option<OpTime>>,
-    /// The plan summary of the run that was opened first.
-    summary: Mutex<Option<String>>,
+    /// The plan of the run that was opened first.
+    head: Mutex<Option<Head>>,
     /// The command's own namespace.
     own: Option<String>,
     /// Which plans the command allows on its own collection.
@@ -122,7 +124,7 @@ impl Db {
             reads,
             hooks,
             committed: Mutex::new(None),
-            summary: Mutex::new(None),
+            head: Mutex::new(None),
             own,
             hint,
             change_stream: Mutex::new(None),
@@ -139,9 +141,9 @@ impl Db {
         self.committed.lock().take()
     }
 
-    /// The plan summary of the pipeline's first run.
-    pub fn plan_summary(&self) -> Option<String> {
-        self.summary.lock().clone()
+    /// The plan of the pipeline's first run.
+    pub fn head(&self) -> Option<Head> {
+        self.head.lock().clone()
     }
 
     /// The position of the change stream that was opened with this.
@@ -224,9 +226,8 @@ impl Db {
             return self.run_at(&under, &joined, cx, depth + 1);
         }
         pipeline.check_metadata()?;
-        let (executor, done) = self.plan(&collection, pipeline, cx)?;
-        self.summary.lock().get_or_insert_with(|| executor.plan().summary());
-        Ok(pipeline.open_from(done, Box::new(executor), &shared))
+        let (input, done) = self.plan(&collection, pipeline, cx)?;
+        Ok(pipeline.open_from(done, input, &shared))
     }
 
     /// How many documents a collection has: by its counter, unless not all that is there may be seen.
@@ -244,7 +245,7 @@ impl Db {
         collection: &Arc<Collection>,
         pipeline: &Pipeline,
         cx: &mut Cx<'_>,
-    ) -> Result<(Executor, usize)> {
+    ) -> Result<(BoxOperator, usize)> {
         let (mut query, done) = match near::query(pipeline, collection, cx)? {
             Some(query) => (query, 0),
             None => head_query(pipeline),
@@ -255,8 +256,32 @@ impl Db {
         {
             query.hint = hint.clone();
         }
-        Ok((find::open(&query, collection, &self.reads, cx)?, done))
+        let executor = find::open(&query, collection, &self.reads, cx)?;
+        let mut head = self.head.lock();
+        if head.is_some() {
+            return Ok((Box::new(executor), done));
+        }
+        let (summary, chosen) = (executor.plan().summary(), executor.chosen());
+        let (input, watch): (BoxOperator, _) = if self.hooks.is_profiled {
+            let (watched, watch) = watched(executor, query);
+            (Box::new(watched), Some(watch))
+        } else {
+            (Box::new(executor), None)
+        };
+        *head = Some(Head { summary, chosen, watch });
+        Ok((input, done))
     }
+}
+
+/// The plan of the query at a pipeline's head.
+#[derive(Clone)]
+pub struct Head {
+    /// `planSummary`
+    pub summary: String,
+    /// How it was found.
+    pub chosen: Chosen,
+    /// Its stages, where they are watched.
+    pub watch: Option<Watch>,
 }
 
 /// The collection below a view, and below the views that it may be on, for which a hint holds; and what the hint is there:

@@ -9,7 +9,7 @@ use sheaf_storage::Collection;
 use crate::plan::cache::{self, Choice};
 use crate::plan::query::Hint;
 use crate::plan::{PlanNode, Query, choose, filters};
-use crate::run::{Executor, Reads};
+use crate::run::{Chosen, Executor, Reads};
 
 /// Works that a trial gives each candidate.
 const TRIAL_WORKS: usize = 10_000;
@@ -98,12 +98,15 @@ fn choose_plan(
     }
     let view = reads.view();
     if let Some(plan) = cache::lookup(query, collection, &view, &plans) {
-        return Executor::new(plan, collection.clone(), reads, query.tailable);
+        view.plans().count_lookup(true);
+        let executor = Executor::new(plan, collection.clone(), reads, query.tailable)?;
+        return Ok(executor.chosen_as(Chosen::Remembered));
     }
+    view.plans().count_lookup(false);
     let mut trial = try_out(plans, collection, reads, cx)?;
     let shown = crate::explain::cached(query, collection, &view, &mut trial, cx.limits.now_millis);
     cache::store(query, collection, &view, &Choice::of(trial.winner.plan()), shown);
-    Ok(trial.winner)
+    Ok(trial.winner.chosen_as(Chosen::Tried))
 }
 
 /// How a trial ended.

@@ -23,6 +23,7 @@ fn hooks() -> Hooks {
         system: Default::default(),
         in_transaction: false,
         bypass_validation: false,
+        is_profiled: false,
         report: |_, _, _| {},
         open_buckets: std::sync::Arc::default(),
         make_view: Box::new(|_, _, _| unreachable!("no view is made")),

@@ -1,5 +1,6 @@
 //! One request being run: what every role knows of it.
 
+use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -145,8 +146,16 @@ pub struct OpMetrics {
     pub sorts: Cell<u64>,
     /// Write conflicts met and retried.
     pub write_conflicts: Cell<u64>,
+    /// Index keys that came and went.
+    pub keys_inserted: Cell<u64>,
+    /// See [`OpMetrics::keys_inserted`].
+    pub keys_deleted: Cell<u64>,
     /// `planSummary`, such as `IXSCAN { a: 1 }`.
-    pub plan_summary: RefCell<Option<String>>,
+    pub plan_summary: RefCell<Option<Cow<'static, str>>>,
+    /// How its plan was found.
+    pub plan_source: Cell<PlanSource>,
+    /// What else is known of its plan.
+    pub planned: RefCell<Option<Box<Planned>>>,
     /// The full namespace, if the command works on a collection.
     pub namespace: RefCell<Option<String>>,
     /// What a statement failed with; of several, the last.
@@ -157,7 +166,44 @@ pub struct OpMetrics {
     pub entries: RefCell<Entries>,
 }
 
+/// How a plan was found.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub enum PlanSource {
+    /// There was no other, or there is none.
+    #[default]
+    Only,
+    /// It was remembered.
+    Cache,
+    /// Several were tried.
+    Trial,
+}
+
+/// What is known of a plan where somebody has asked for it: where an operation is profiled, and as far as it was found out anyway.
+#[derive(Default, Debug)]
+pub struct Planned {
+    /// How long the operation had gone on when it had its plan, in microseconds.
+    pub micros: Option<u64>,
+    /// `execStats`: the plan's stages with their figures.
+    pub stages: Option<DocBuf>,
+    /// The names of its shape.
+    pub names: Option<PlanNames>,
+}
+
+/// By what names the plan cache knows a query.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlanNames {
+    /// `planCacheShapeHash`, which has been `queryHash` before.
+    pub shape: String,
+    /// `planCacheKey`: the shape with the indexes that there are.
+    pub key: String,
+}
+
 impl OpMetrics {
+    /// Notes something of the plan.
+    pub fn plan(&self, note: impl FnOnce(&mut Planned)) {
+        note(self.planned.borrow_mut().get_or_insert_default());
+    }
+
     /// Adds the keys and documents that a run has looked at, by what it said before a batch and after it.
     pub fn examined(&self, before: (u64, u64), after: (u64, u64)) {
         // A stage that opens its input anew forgets what the old one has read.
@@ -269,6 +315,14 @@ impl<'a> Request<'a> {
         let writes =
             matches!(self.command.name, "insert" | "update" | "delete" | "findAndModify" | "bulkWrite");
         self.only_reads() || (writes && self.generic.shard_version.is_some())
+    }
+
+    /// Whether the profiler may keep an entry of an operation on this database: then more is measured.
+    pub fn is_profiled_in(&self, db: &str) -> bool {
+        self.front
+            .profiling
+            .active(db)
+            .is_some_and(|settings| settings.level > 0 || settings.filter.is_some())
     }
 
     /// The connection.

@@ -19,7 +19,7 @@ use crate::cursors::{NoCursors, OpenCursors};
 use crate::front::{Front, Guest};
 use crate::outcome::{Ran, RequestOutcome};
 use crate::reply::Reply;
-use crate::request::Request;
+use crate::request::{PlanNames, Request};
 use crate::session::{NoSessions, SessionRegistry};
 
 /// Something that comes about; it lives as long as what it borrows.
@@ -66,6 +66,11 @@ pub trait Role: Send + Sync + 'static {
         None
     }
 
+    /// By what names the plan cache knows the query of a command that has ended.
+    fn plan_names(&self, _request: &Request<'_>, _command: RawDoc<'_>) -> Option<PlanNames> {
+        None
+    }
+
     /// The full name of the collection of this UUID, if there is one; `None`: this server knows none by UUIDs.
     fn namespace_of(&self, _uuid: &[u8; 16]) -> Option<Option<String>> {
         None
@@ -74,8 +79,8 @@ pub trait Role: Send + Sync + 'static {
     /// Is told of each operation that has ended.
     fn measure(&self, _request: &Request<'_>, _outcome: &RequestOutcome, _took: Duration) {}
 
-    /// Keeps the profiler's entries of a finished operation, where its database has a profiler.
-    fn profile(&self, _request: &Request<'_>, _entries: &[DocBuf]) {}
+    /// Keeps the profiler's entries of a finished operation, where the database has a profiler.
+    fn profile(&self, _request: &Request<'_>, _db: &str, _entries: &[DocBuf]) {}
 
     /// The sessions of clients, for the commands that begin and end them.
     fn sessions(&self) -> &dyn SessionRegistry {

@@ -31,6 +31,23 @@ thread_local! {
     /// Units left until the next check.
     static LEFT: Cell<u32> = const { Cell::new(ROUND) };
     static SLICE: Cell<Slice> = const { Cell::new(Slice::of(Conduct::FREE)) };
+    /// See [`waited`].
+    static WAITED: Cell<Duration> = const { Cell::new(Duration::ZERO) };
+}
+
+/// How long the operation of this thread has waited for others so far: for locks, and for its turn.
+pub fn waited() -> Duration {
+    WAITED.get()
+}
+
+/// Counts what an operation has waited since `began`.
+pub fn note_wait(began: Instant) {
+    WAITED.set(WAITED.get().saturating_add(began.elapsed()));
+}
+
+/// A new operation has not waited yet.
+pub(crate) fn begin_waits() {
+    WAITED.set(Duration::ZERO);
 }
 
 /// How an operation behaves when it turns out to be long.

@@ -75,6 +75,7 @@ impl Meter {
     /// Begins a new operation: its deadline, and an account that is empty. Memory that an earlier operation left behind
     /// in a cursor stays in that operation's account.
     pub fn begin(&self, deadline: Option<Instant>) {
+        crate::current::begin_waits();
         self.set_deadline(deadline);
         if self.has_account.swap(false, Ordering::Relaxed) {
             *self.account.lock() = None;

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use sheaf_errors::Result;
 
+use crate::current::note_wait;
 use crate::meter::Meter;
 
 /// How long an operation waits for a turn at most.
@@ -86,13 +87,15 @@ impl Turns {
         };
         // Of an operation's helper threads the last one is woken; the others' patience ends soon enough.
         let _waits = meter.waits();
-        let until = Instant::now() + PATIENCE;
+        let began = Instant::now();
+        let until = began + PATIENCE;
         loop {
             // Whoever wakes this thread has said why before, so the look comes before the sleep.
             let stopped = meter.check();
             let now = Instant::now();
             if stopped.is_err() || waiter.given.load(Ordering::Acquire) || now >= until {
                 let given = self.leave_queue(&waiter);
+                note_wait(began);
                 if given && stopped.is_err() {
                     self.give_back();
                 }

@@ -15,7 +15,7 @@ use sheaf_front::dispatch::is_state_change;
 use sheaf_front::front::{Front, Guest};
 use sheaf_front::options::FrontOptions;
 use sheaf_front::outcome::{Ran, RequestOutcome};
-use sheaf_front::request::Request;
+use sheaf_front::request::{PlanNames, Request};
 use sheaf_front::role::{Coming, Found, Role};
 use sheaf_front::session::SessionRegistry;
 use sheaf_storage::Uuid;
@@ -68,6 +68,10 @@ impl Role for Mongod {
 
     fn shape_hash(&self, db: &str, command: RawDoc<'_>) -> Option<String> {
         QueryShape::of(db, command).and_then(|shape| shape.hash().ok())
+    }
+
+    fn plan_names(&self, request: &Request<'_>, command: RawDoc<'_>) -> Option<PlanNames> {
+        commands::crud::plan_names::of_command(&Operation::new(request, &self.0), command)
     }
 
     fn namespace_of(&self, uuid: &[u8; 16]) -> Option<Option<String>> {
@@ -123,8 +127,8 @@ impl Role for Mongod {
         reply
     }
 
-    fn profile(&self, request: &Request<'_>, entries: &[DocBuf]) {
-        commands::diag::profile::record(&self.0, request, entries);
+    fn profile(&self, request: &Request<'_>, db: &str, entries: &[DocBuf]) {
+        commands::diag::profile::record(&self.0, request, db, entries);
     }
 
     fn sessions(&self) -> &dyn SessionRegistry {

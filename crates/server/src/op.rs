@@ -8,10 +8,11 @@ use std::time::Instant;
 use sheaf_bson::{DocBuf, RawDoc, Timestamp};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_exec::plan::settings::Settings;
+use sheaf_exec::run::Chosen;
 use sheaf_expr::{ClusterClock, SystemVariables};
 use sheaf_front::generic::ShardVersion;
-use sheaf_front::request::Request;
 pub use sheaf_front::request::{ApiParams, Interrupter};
+use sheaf_front::request::{PlanSource, Request};
 use sheaf_front::role::Wait;
 use sheaf_shard::Executed;
 use sheaf_storage::{Catalog, Engine, OpTime, Statement, Transaction, View, Write};
@@ -65,6 +66,15 @@ impl<'a> Deref for Operation<'a> {
 
     fn deref(&self) -> &Request<'a> {
         self.request
+    }
+}
+
+/// How a plan was found, in the words of the front.
+pub fn source(chosen: Chosen) -> PlanSource {
+    match chosen {
+        Chosen::Only => PlanSource::Only,
+        Chosen::Remembered => PlanSource::Cache,
+        Chosen::Tried => PlanSource::Trial,
     }
 }
 
@@ -172,6 +182,22 @@ impl<'a> Operation<'a> {
     /// The time of the snapshot that is read, for the reply.
     pub fn at_cluster_time(&self) -> Option<Timestamp> {
         self.snapshot.borrow().as_ref().map(View::time)
+    }
+
+    /// Whether what it does is to be told at length.
+    pub fn is_profiled(&self) -> bool {
+        self.is_profiled_in(self.db())
+    }
+
+    /// Notes the plan that it has found. How long that took is measured where somebody wants to know it, and where plans had to be tried.
+    pub fn note_plan(&self, summary: String, chosen: Chosen) {
+        let metrics = self.metrics();
+        metrics.plan_summary.replace(Some(summary.into()));
+        metrics.plan_source.set(source(chosen));
+        if chosen == Chosen::Tried || self.is_profiled() {
+            let micros = self.started.elapsed().as_micros() as u64;
+            metrics.plan(|planned| planned.micros = Some(micros));
+        }
     }
 
     /// Keeps a cursor for later `getMore`s and gives its id.

@@ -6,7 +6,7 @@
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ahash::AHashMap;
 use sheaf_errors::Result;
@@ -152,6 +152,7 @@ impl LockTable {
             std::hint::spin_loop();
         }
         let mut outcome = Ok(());
+        let began = Instant::now();
         block(&mut || {
             loop {
                 outcome = interrupt();
@@ -169,6 +170,7 @@ impl LockTable {
                 }
             }
         });
+        sheaf_meter::note_wait(began);
         outcome
     }
 }
@@ -366,6 +368,7 @@ impl Gate {
             return Ok(());
         }
         let mut outcome = Ok(());
+        let began = Instant::now();
         block(&mut || {
             let mut guard = self.mutex.lock();
             while !ready(self.state.load(Ordering::Acquire)) {
@@ -376,6 +379,7 @@ impl Gate {
                 self.changed.wait_for(&mut guard, POLL);
             }
         });
+        sheaf_meter::note_wait(began);
         outcome
     }
 

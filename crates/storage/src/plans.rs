@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use sheaf_bson::DocBuf;
 use uuid::Uuid;
@@ -64,6 +64,22 @@ pub struct ChosenPlans {
     filters: Mutex<{ rank::LEAF }, HashMap<(Uuid, u64), Arc<DocBuf>, ahash::RandomState>>,
     /// How many of these there are: where there are none, nobody has to look.
     filter_count: AtomicUsize,
+    /// Queries of several plans for which one was remembered, and those for which none was.
+    hits: AtomicU64,
+    misses: AtomicU64,
+}
+
+/// Figures of what is remembered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PlanFigures {
+    /// Shapes.
+    pub shapes: usize,
+    /// Bytes that they take.
+    pub bytes: usize,
+    /// Queries of several plans for which one was remembered.
+    pub hits: u64,
+    /// Those for which none was.
+    pub misses: u64,
 }
 
 impl ChosenPlans {
@@ -78,6 +94,24 @@ impl ChosenPlans {
     pub fn set(&self, collection: Uuid, shape: u64, version: u64, choice: &str, shown: DocBuf) {
         let entry = Entry { version, choice: choice.into(), shown };
         self.entries.lock().insert((collection, shape), entry);
+    }
+
+    /// Counts that a plan was looked for, and whether one was remembered.
+    pub fn count_lookup(&self, found: bool) {
+        let count = if found { &self.hits } else { &self.misses };
+        count.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// What is remembered, and how often that was of use.
+    pub fn figures(&self) -> PlanFigures {
+        let remembered = self.entries.lock();
+        let choices: usize = remembered.entries.values().map(|entry| entry.choice.len()).sum();
+        PlanFigures {
+            shapes: remembered.entries.len(),
+            bytes: remembered.bytes + choices,
+            hits: self.hits.load(Ordering::Relaxed),
+            misses: self.misses.load(Ordering::Relaxed),
+        }
     }
 
     /// What `$planCacheStats` shows of a collection's plans, if the catalog is still of that version.

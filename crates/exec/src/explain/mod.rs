@@ -332,6 +332,26 @@ fn hash_text(hash: u64) -> String {
     format!("{:08X}", (hash >> 32) as u32 ^ hash as u32)
 }
 
+/// By what names the plan cache knows a query on this collection: its shape (`planCacheShapeHash`), and that with the indexes that there are
+/// (`planCacheKey`).
+pub fn names(query: &Query, collection: &Collection) -> [String; 2] {
+    let hash = cache::shape_hash(query);
+    [hash_text(hash), key_text(hash, index_salt(collection))]
+}
+
+/// The stages of a plan with what they have done, as the profiler shows them.
+pub fn stages_of(
+    query: &Query,
+    collection: &Collection,
+    plan: &PlanNode,
+    figures: &[Figures],
+    rows: Rows,
+    top: Top<'_>,
+) -> DocBuf {
+    let of = Of { query, clustered: is_clustered(collection), absent: false };
+    DocBuf::build(|out| stages::write_top(out, top, plan, Some(figures), rows, of))
+}
+
 fn planner_head(
     out: &mut DocWriter<'_, Vec<u8>>,
     query: &Query,

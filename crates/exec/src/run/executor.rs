@@ -89,6 +89,20 @@ pub struct Executor {
     /// The key of the record that was given last, if somebody wants to know it.
     last: Option<Vec<u8>>,
     resumable: bool,
+    /// How the plan was found.
+    chosen: Chosen,
+}
+
+/// How a plan was found.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub enum Chosen {
+    /// There was no other.
+    #[default]
+    Only,
+    /// It was remembered.
+    Remembered,
+    /// Several were tried.
+    Tried,
 }
 
 impl Executor {
@@ -132,7 +146,19 @@ impl Executor {
             made: None,
             last: None,
             resumable: false,
+            chosen: Chosen::Only,
         })
+    }
+
+    /// Notes how the plan was found.
+    #[must_use]
+    pub fn chosen_as(self, chosen: Chosen) -> Self {
+        Executor { chosen, ..self }
+    }
+
+    /// How the plan was found.
+    pub fn chosen(&self) -> Chosen {
+        self.chosen
     }
 
     /// Keeps the key of the record that is given last.

@@ -18,8 +18,10 @@ mod random;
 mod reads;
 mod scan;
 mod text;
+mod watched;
 
-pub use executor::{Batch, Executor};
+pub use executor::{Batch, Chosen, Executor};
 pub use owned::{Owned, Ownership, Part};
 pub(crate) use probe::{EqualProbe, equals_only_itself};
 pub use reads::Reads;
+pub use watched::{Watch, Watched, watched};

@@ -4,7 +4,8 @@ use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
 use crate::plan::PlanNode;
-use crate::run::Executor;
+use crate::run::{Chosen, Executor};
+use sheaf_rows::Figures;
 
 /// What a statement has looked at and met so far. It is kept where a statement that fails, or is stopped, leaves it: of those above all
 /// somebody wants to know what they did.
@@ -15,6 +16,10 @@ pub struct Seen {
     /// Write conflicts met and retried.
     pub conflicts: Cell<u64>,
     way: RefCell<Way>,
+    chosen: Cell<Chosen>,
+    /// Whether what the stages of the plan have done is kept.
+    watched: bool,
+    stages: RefCell<Vec<Figures>>,
 }
 
 /// How a statement's documents were found.
@@ -32,6 +37,24 @@ pub(super) enum Way {
 }
 
 impl Seen {
+    /// One that keeps what the stages of a plan have done, if that is wanted.
+    pub fn watched(watched: bool) -> Self {
+        Seen { watched, ..Seen::default() }
+    }
+
+    /// The plan, with what its stages have done if that is kept.
+    pub fn plan(&self) -> Option<(Arc<PlanNode>, Vec<Figures>)> {
+        match &*self.way.borrow() {
+            Way::Plan(plan) => Some((plan.clone(), self.stages.borrow().clone())),
+            Way::None | Way::Express | Way::Id => None,
+        }
+    }
+
+    /// How the plan was found.
+    pub fn chosen(&self) -> Chosen {
+        self.chosen.get()
+    }
+
     pub(super) fn add(&self, keys: u64, docs: u64) {
         self.keys.set(self.keys.get() + keys);
         self.docs.set(self.docs.get() + docs);
@@ -61,6 +84,10 @@ impl Seen {
     pub(super) fn ran(&self, executor: &mut Executor) {
         let (keys, docs) = executor.examined();
         self.add(keys, docs);
+        self.chosen.set(executor.chosen());
+        if self.watched {
+            self.stages.replace(executor.figures());
+        }
     }
 
     /// `planSummary`; `written` is the stage by which the short way ends.

@@ -17,7 +17,7 @@ use crate::front::Front;
 use crate::metrics::Class;
 use crate::outcome::RequestOutcome;
 use crate::profile::ProfileSettings;
-use crate::request::{OpMetrics, Request};
+use crate::request::{OpMetrics, PlanNames, PlanSource, Request};
 use crate::role::Role;
 
 /// Counts an operation that has ended, and writes it down where it was slow or is profiled.
@@ -55,12 +55,11 @@ pub fn count(role: &dyn Role, op: &Request<'_>, outcome: &RequestOutcome) {
         log_slow(role, op, outcome, took, told.slow);
     }
     if metrics.by_statement.get() {
-        let entries = metrics.entries.take().into_list();
-        if !entries.is_empty() {
-            role.profile(op, &entries);
+        for (db, entries) in metrics.entries.take().into_lists() {
+            role.profile(op, &db, &entries);
         }
     } else if told.profiled {
-        role.profile(op, &[entry()]);
+        role.profile(op, op.db, &[entry()]);
     }
 }
 
@@ -118,10 +117,17 @@ fn log_slow(role: &dyn Role, op: &Request<'_>, outcome: &RequestOutcome, took: D
             attr.append("command", &doc! { (op.command.name): "too large to log" });
         }
         shape(role, op, attr);
-        figures_of(op, attr);
+        if !op.metrics.by_statement.get() {
+            append_summary(&op.metrics, attr);
+            append_planning_time(&op.metrics, attr);
+            figures(&op.metrics, attr);
+            returned(&op.metrics, attr);
+            append_names(role, op, attr);
+        }
         failure(outcome.error.as_ref().or(failed.as_ref()), attr, &crate::log::shown_text);
         attr.append("reslen", outcome.reply.body_len() as i32);
         attr.append("protocol", "op_msg");
+        attr.append("workingMillis", working(took).as_millis() as i64);
         attr.append("durationMillis", took.as_millis() as i64);
     });
     let context = op.client.context();
@@ -178,23 +184,57 @@ fn bounded(process: &Arc<Process>, looks: u32) -> Arc<Meter> {
     Meter::new(process, Arc::new(source))
 }
 
-/// The figures of an operation. Those of its statements were told with each.
-fn figures_of(op: &Request<'_>, doc: &mut DocWriter<'_, Vec<u8>>) {
-    if !op.metrics.by_statement.get() {
-        figures(&op.metrics, doc);
+/// The names of the query in the plan cache. Like the [`shape`] they are found out when the operation has ended.
+fn append_names(role: &dyn Role, op: &Request<'_>, doc: &mut DocWriter<'_, Vec<u8>>) {
+    let summary = op.metrics.plan_summary.borrow();
+    if is_planned(summary.as_deref()) {
+        let _entered = sheaf_meter::enter(bounded(op.client.meter.process(), SHAPE_LOOKS));
+        let names = match &*op.metrics.cursor.borrow() {
+            Some(cursor) => role.plan_names(op, cursor.command.as_raw()),
+            None => role.plan_names(op, op.body),
+        };
+        names_and_framework(names.as_ref(), doc);
+    } else if summary.is_some() {
+        names_and_framework(None, doc);
     }
+}
+
+/// Whether a plan is one of those that the plan cache could know: what goes by `_id` alone is never planned.
+fn is_planned(summary: Option<&str>) -> bool {
+    summary
+        .is_some_and(|summary| !summary.is_empty() && !summary.starts_with("EXPRESS") && summary != "IDHACK")
+}
+
+fn names_and_framework(names: Option<&PlanNames>, doc: &mut DocWriter<'_, Vec<u8>>) {
+    if let Some(names) = names {
+        doc.append("planCacheShapeHash", &names.shape).append("queryHash", &names.shape);
+        doc.append("planCacheKey", &names.key);
+    }
+    doc.append("queryFramework", "classic");
+}
+
+fn append_summary(metrics: &OpMetrics, doc: &mut DocWriter<'_, Vec<u8>>) {
+    if let Some(plan) = metrics.plan_summary.borrow().as_deref() {
+        doc.append("planSummary", plan);
+    }
+}
+
+fn append_planning_time(metrics: &OpMetrics, doc: &mut DocWriter<'_, Vec<u8>>) {
+    let micros = metrics.planned.borrow().as_ref().and_then(|planned| planned.micros);
+    if let Some(micros) = micros.filter(|micros| *micros > 0) {
+        doc.append("planningTimeMicros", micros as i64);
+    }
+}
+
+/// The time that an operation took without what it waited: for locks, and for its turn among long ones.
+fn working(took: Duration) -> Duration {
+    took.saturating_sub(sheaf_meter::waited())
 }
 
 /// The figures that handlers noted, as the slow log and the profiler name them.
 fn figures(metrics: &OpMetrics, doc: &mut DocWriter<'_, Vec<u8>>) {
-    if let Some(plan) = metrics.plan_summary.borrow().as_deref() {
-        doc.append("planSummary", plan);
-    }
     if let Some(id) = metrics.cursor_id.get() {
         doc.append("cursorid", id);
-    }
-    if metrics.cursor_exhausted.get() {
-        doc.append("cursorExhausted", true);
     }
     let has_plan = metrics.plan_summary.borrow().is_some();
     if has_plan || metrics.docs_examined.get() > 0 || metrics.keys_examined.get() > 0 {
@@ -204,21 +244,48 @@ fn figures(metrics: &OpMetrics, doc: &mut DocWriter<'_, Vec<u8>>) {
     if metrics.sorts.get() > 0 {
         doc.append("hasSortStage", true);
     }
+    match metrics.plan_source.get() {
+        PlanSource::Only => {}
+        PlanSource::Trial => _ = doc.append("fromMultiPlanner", true),
+        PlanSource::Cache => _ = doc.append("fromPlanCache", true),
+    }
     let counts = [
-        ("nreturned", &metrics.returned),
-        ("ninserted", &metrics.inserted),
         ("nMatched", &metrics.matched),
         ("nModified", &metrics.modified),
-        ("nUpserted", &metrics.upserted),
+        ("ninserted", &metrics.inserted),
         ("ndeleted", &metrics.deleted),
+        ("nUpserted", &metrics.upserted),
     ];
     for (name, figure) in counts {
         if let Some(n) = figure.get() {
             doc.append(name, n as i64);
         }
     }
-    if metrics.write_conflicts.get() > 0 {
-        doc.append("writeConflicts", metrics.write_conflicts.get() as i64);
+    if metrics.cursor_exhausted.get() {
+        doc.append("cursorExhausted", true);
+    }
+    let counts = [
+        ("keysInserted", metrics.keys_inserted.get()),
+        ("keysDeleted", metrics.keys_deleted.get()),
+        ("writeConflicts", metrics.write_conflicts.get()),
+    ];
+    for (name, n) in counts.into_iter().filter(|(_, n)| *n > 0) {
+        doc.append(name, n as i64);
+    }
+}
+
+fn returned(metrics: &OpMetrics, doc: &mut DocWriter<'_, Vec<u8>>) {
+    if let Some(n) = metrics.returned.get() {
+        doc.append("nreturned", n as i64);
+    }
+}
+
+/// What an entry of the profiler ends with as far as it is about a plan.
+fn plan_of(metrics: &OpMetrics, doc: &mut DocWriter<'_, Vec<u8>>) {
+    append_summary(metrics, doc);
+    append_planning_time(metrics, doc);
+    if let Some(stages) = metrics.planned.borrow().as_ref().and_then(|planned| planned.stages.as_ref()) {
+        doc.append("execStats", stages);
     }
 }
 
@@ -241,14 +308,24 @@ fn profile_entry(role: &dyn Role, op: &Request<'_>, outcome: &RequestOutcome, to
         doc.append("op", kind);
         doc.append("ns", namespace.unwrap_or(&everything));
         append_command(op, doc, &|command| Cow::Borrowed(command.as_bytes()));
-        shape(role, op, doc);
-        figures_of(op, doc);
+        let whole = !op.metrics.by_statement.get();
+        if whole {
+            figures(&op.metrics, doc);
+        }
         doc.append("numYield", 0);
+        if whole {
+            returned(&op.metrics, doc);
+            append_names(role, op, doc);
+        }
+        shape(role, op, doc);
         let _ = doc.document("locks");
         failure(outcome.error.as_ref().or(failed.as_ref()), doc, &|text| text);
         doc.append("responseLength", outcome.reply.body_len() as i32);
         doc.append("protocol", "op_msg");
         doc.append("millis", took.as_millis() as i32);
+        if whole {
+            plan_of(&op.metrics, doc);
+        }
         tail(op, doc);
     })
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use sheaf_bson::{DocBuf, RawDoc};
 use sheaf_errors::{Code, Error, Result, bail};
-use sheaf_storage::{Collection, CreateCollection, DocumentKey, Statement, Uuid, View, Write};
+use sheaf_storage::{Collection, CreateCollection, DocumentKey, Statement, Uuid, View, Write, WrittenKeys};
 
 use super::ShardServer;
 use super::Writing;
@@ -223,5 +223,9 @@ impl Write for Guarded<'_, '_, '_> {
 
     fn document_key(&mut self, key: Option<Arc<DocumentKey>>) {
         self.inner.document_key(key);
+    }
+
+    fn written_keys(&self) -> WrittenKeys {
+        self.inner.written_keys()
     }
 }

@@ -50,6 +50,11 @@ fn profiled(connection: &mut Connection, work: impl FnOnce(&mut Connection)) -> 
         "queryShapeHash",
         "protocol",
         "errMsg",
+        "planCacheShapeHash",
+        "queryHash",
+        "planCacheKey",
+        "planningTimeMicros",
+        "execStats",
     ];
     let hidden = DocBuf::build(|out| {
         for name in hidden {
@@ -84,12 +89,12 @@ fn each_statement_has_an_entry() {
         assert_eq!(number(&reply, "n"), 7, "{reply:?}");
     });
     let wanted = [
-        r#"{ op: "update", ns: "told.c", command: { q: { _id: 3 }, u: { $set: { z: 1 } }, multi: false, upsert: false, comment: "why" }, planSummary: "EXPRESS_IXSCAN { _id: 1 },EXPRESS_UPDATE", keysExamined: 1, docsExamined: 1, nMatched: 1, nModified: 1, nUpserted: 0 }"#,
-        r#"{ op: "update", ns: "told.c", command: { q: { b: { $lt: -2 } }, u: { $set: { z: 1 } }, multi: true, upsert: false, comment: "why" }, planSummary: "COLLSCAN", keysExamined: 0, docsExamined: 5, nMatched: 2, nModified: 1, nUpserted: 0 }"#,
-        r#"{ op: "update", ns: "told.c", command: { q: { a: 1 }, u: { $set: { z: 1 } }, hint: "a_1", multi: true, upsert: false, comment: "why" }, planSummary: "IXSCAN { a: 1 }", keysExamined: 2, docsExamined: 2, nMatched: 2, nModified: 1, nUpserted: 0 }"#,
-        r#"{ op: "update", ns: "told.c", command: { q: { _id: 9 }, u: { $inc: { n: 1 } }, multi: false, upsert: true, comment: "why" }, planSummary: "IDHACK", keysExamined: 0, docsExamined: 0, nMatched: 0, nModified: 0, nUpserted: 1 }"#,
-        r#"{ op: "update", ns: "told.c", command: { q: {}, u: { $set: { z: 1 } }, multi: false, upsert: false, sort: { b: 1 }, comment: "why" }, planSummary: "COLLSCAN", keysExamined: 0, docsExamined: 6, hasSortStage: true, nMatched: 1, nModified: 1, nUpserted: 0 }"#,
-        r#"{ op: "update", ns: "told.c", command: { q: { b: -4 }, u: { $push: { a: 1 } }, multi: false, upsert: false, comment: "why" }, planSummary: "COLLSCAN", keysExamined: 0, docsExamined: 5, ok: 0, errName: "BadValue", errCode: 2 }"#,
+        r#"{ op: "update", ns: "told.c", command: { q: { _id: 3 }, u: { $set: { z: 1 } }, multi: false, upsert: false, comment: "why" }, keysExamined: 1, docsExamined: 1, nMatched: 1, nModified: 1, nUpserted: 0, queryFramework: "classic", planSummary: "EXPRESS_IXSCAN { _id: 1 },EXPRESS_UPDATE" }"#,
+        r#"{ op: "update", ns: "told.c", command: { q: { b: { $lt: -2 } }, u: { $set: { z: 1 } }, multi: true, upsert: false, comment: "why" }, keysExamined: 0, docsExamined: 5, nMatched: 2, nModified: 1, nUpserted: 0, queryFramework: "classic", planSummary: "COLLSCAN" }"#,
+        r#"{ op: "update", ns: "told.c", command: { q: { a: 1 }, u: { $set: { z: 1 } }, hint: "a_1", multi: true, upsert: false, comment: "why" }, keysExamined: 2, docsExamined: 2, nMatched: 2, nModified: 1, nUpserted: 0, queryFramework: "classic", planSummary: "IXSCAN { a: 1 }" }"#,
+        r#"{ op: "update", ns: "told.c", command: { q: { _id: 9 }, u: { $inc: { n: 1 } }, multi: false, upsert: true, comment: "why" }, keysExamined: 0, docsExamined: 0, nMatched: 0, nModified: 0, nUpserted: 1, keysInserted: 2, queryFramework: "classic", planSummary: "IDHACK" }"#,
+        r#"{ op: "update", ns: "told.c", command: { q: {}, u: { $set: { z: 1 } }, multi: false, upsert: false, sort: { b: 1 }, comment: "why" }, keysExamined: 0, docsExamined: 6, hasSortStage: true, nMatched: 1, nModified: 1, nUpserted: 0, queryFramework: "classic", planSummary: "COLLSCAN" }"#,
+        r#"{ op: "update", ns: "told.c", command: { q: { b: -4 }, u: { $push: { a: 1 } }, multi: false, upsert: false, comment: "why" }, keysExamined: 0, docsExamined: 5, queryFramework: "classic", ok: 0, errName: "BadValue", errCode: 2, planSummary: "COLLSCAN" }"#,
     ];
     assert_eq!(told, wanted, "{told:#?}");
 
@@ -102,9 +107,9 @@ fn each_statement_has_an_entry() {
         assert_eq!(number(&run(connection, doc! { "delete": "c", "deletes": &deletes }), "n"), 3);
     });
     let wanted = [
-        r#"{ op: "remove", ns: "told.c", command: { q: { _id: 3 }, limit: 1 }, planSummary: "EXPRESS_IXSCAN { _id: 1 },EXPRESS_DELETE", keysExamined: 1, docsExamined: 1, ndeleted: 1 }"#,
-        r#"{ op: "remove", ns: "told.c", command: { q: { b: -4 }, limit: 0, collation: { locale: "en" } }, planSummary: "COLLSCAN", keysExamined: 0, docsExamined: 5, ndeleted: 1 }"#,
-        r#"{ op: "remove", ns: "told.c", command: { q: { a: 1 }, limit: 1 }, planSummary: "IXSCAN { a: 1 }", keysExamined: 1, docsExamined: 1, ndeleted: 1 }"#,
+        r#"{ op: "remove", ns: "told.c", command: { q: { _id: 3 }, limit: 1 }, keysExamined: 1, docsExamined: 1, ndeleted: 1, keysDeleted: 2, queryFramework: "classic", planSummary: "EXPRESS_IXSCAN { _id: 1 },EXPRESS_DELETE" }"#,
+        r#"{ op: "remove", ns: "told.c", command: { q: { b: -4 }, limit: 0, collation: { locale: "en" } }, keysExamined: 0, docsExamined: 5, ndeleted: 1, keysDeleted: 2, queryFramework: "classic", planSummary: "COLLSCAN" }"#,
+        r#"{ op: "remove", ns: "told.c", command: { q: { a: 1 }, limit: 1 }, keysExamined: 1, docsExamined: 1, ndeleted: 1, keysDeleted: 2, queryFramework: "classic", planSummary: "IXSCAN { a: 1 }" }"#,
     ];
     assert_eq!(told, wanted, "{told:#?}");
 }
@@ -126,10 +131,10 @@ fn other_operations_tell_what_they_looked_at() {
         run(connection, doc! { "insert": "c", "documents": &list(&[doc! { "_id": 2 }]) });
     });
     let wanted = [
-        r#"{ op: "command", ns: "told.c", command: { distinct: "c", key: "b", $db: "told" }, planSummary: "COLLSCAN", keysExamined: 0, docsExamined: 5 }"#,
-        r#"{ op: "command", ns: "told.c", command: { distinct: "c", key: "a", $db: "told" }, planSummary: "DISTINCT_SCAN { a: 1 }", keysExamined: 2, docsExamined: 0 }"#,
-        r#"{ op: "command", ns: "told.c", command: { findAndModify: "c", query: { a: 1 }, sort: { b: 1 }, update: { $set: { b: 7 } }, $db: "told" }, planSummary: "IXSCAN { a: 1 }", keysExamined: 2, docsExamined: 2, hasSortStage: true, nMatched: 1, nModified: 1, nUpserted: 0 }"#,
-        r#"{ op: "command", ns: "told.c", command: { findAndModify: "c", query: { _id: 1 }, remove: true, $db: "told" }, planSummary: "EXPRESS_IXSCAN { _id: 1 },EXPRESS_DELETE", keysExamined: 1, docsExamined: 1, ndeleted: 1 }"#,
+        r#"{ op: "command", ns: "told.c", command: { distinct: "c", key: "b", $db: "told" }, keysExamined: 0, docsExamined: 5, queryFramework: "classic", planSummary: "COLLSCAN" }"#,
+        r#"{ op: "command", ns: "told.c", command: { distinct: "c", key: "a", $db: "told" }, keysExamined: 2, docsExamined: 0, queryFramework: "classic", planSummary: "DISTINCT_SCAN { a: 1 }" }"#,
+        r#"{ op: "command", ns: "told.c", command: { findAndModify: "c", query: { a: 1 }, sort: { b: 1 }, update: { $set: { b: 7 } }, $db: "told" }, keysExamined: 2, docsExamined: 2, hasSortStage: true, nMatched: 1, nModified: 1, nUpserted: 0, queryFramework: "classic", planSummary: "IXSCAN { a: 1 }" }"#,
+        r#"{ op: "command", ns: "told.c", command: { findAndModify: "c", query: { _id: 1 }, remove: true, $db: "told" }, keysExamined: 1, docsExamined: 1, ndeleted: 1, keysDeleted: 2, queryFramework: "classic", planSummary: "EXPRESS_IXSCAN { _id: 1 },EXPRESS_DELETE" }"#,
         r#"{ op: "insert", ns: "told.c", command: { insert: "c", documents: [ { _id: 2 } ], $db: "told" }, ninserted: 0, ok: 0, errName: "DuplicateKey", errCode: 11000 }"#,
     ];
     assert_eq!(told, wanted, "{told:#?}");
@@ -159,13 +164,162 @@ fn the_slow_log_shows_statements_that_came_beside_the_command() {
         r#""c":"WRITE""#,
         r#""type":"update""#,
         r#""ns":"told.c""#,
-        r#""command":{"q":{"b":-4},"u":{"$set":{"z":"beside"}},"multi":false,"upsert":false},"planSummary":"COLLSCAN","keysExamined":0,"docsExamined":5,"nMatched":1,"nModified":1,"nUpserted":0"#,
+        r#""command":{"q":{"b":-4},"u":{"$set":{"z":"beside"}},"multi":false,"upsert":false},"planSummary":"COLLSCAN","keysExamined":0,"docsExamined":5,"nMatched":1,"nModified":1,"nUpserted":0,"planCacheShapeHash":"#,
     ] {
         assert!(line.contains(part), "{part} in {line}");
     }
     let whole = |line: &&String| line.contains(r#""command":{"update":"c","$db":"told"}"#);
     let line = lines.iter().find(whole).unwrap_or_else(|| panic!("{lines:?}"));
     assert!(line.contains(r#""ns":"told.$cmd""#) && !line.contains("nMatched"), "{line}");
+    assert!(line.contains(r#""workingMillis":"#), "{line}");
+}
+
+/// The profiler's entries of what `work` does, whole.
+fn whole_entries(connection: &mut Connection, work: impl FnOnce(&mut Connection)) -> Vec<DocBuf> {
+    run(connection, doc! { "profile": 2 });
+    work(connection);
+    run(connection, doc! { "profile": 0 });
+    let own = doc! { "ns": { "$ne": "told.system.profile" }, "command.profile": { "$exists": false } };
+    let seen = run(connection, doc! { "find": "system.profile", "filter": &own });
+    run(connection, doc! { "drop": "system.profile" });
+    let cursor = seen.as_raw().get("cursor").and_then(|cursor| cursor.as_doc()).unwrap();
+    let batch = cursor.get("firstBatch").and_then(|batch| batch.as_array()).unwrap();
+    batch.values().map(|entry| DocBuf::from(entry.as_doc().unwrap())).collect()
+}
+
+/// The value at a path, as text; nothing: there is none.
+fn text_at(document: &DocBuf, path: &str) -> String {
+    let mut at = sheaf_bson::Value::Document(document.as_raw());
+    for name in path.split('.') {
+        match at.as_doc().or(at.as_array()).and_then(|part| part.get(name)) {
+            Some(found) => at = found,
+            None => return String::new(),
+        }
+    }
+    sheaf_bson::value_text(at)
+}
+
+/// The names of the stages of a plan, the top one first.
+fn stages(entry: &DocBuf, path: &str) -> Vec<String> {
+    let path = |depth: usize| format!("{path}{}.stage", ".inputStage".repeat(depth));
+    (0..)
+        .map(|depth| text_at(entry, &path(depth)).replace('"', ""))
+        .take_while(|name| !name.is_empty())
+        .collect()
+}
+
+#[test]
+fn plans_have_the_names_that_explain_gives_them() {
+    let server = Server::start(|_, _| {});
+    let mut connection = server.connect();
+    fill(&mut connection);
+    run(
+        &mut connection,
+        doc! { "createIndexes": "c", "indexes": &list(&[doc! { "key": { "a": 1, "b": 1 }, "name": "ab" }]) },
+    );
+    run(&mut connection, doc! { "create": "v", "viewOn": "c", "pipeline": &list(&[]) });
+    let filter = doc! { "a": 1, "b": { "$lt": 0 } };
+    let pipeline = list(&[
+        doc! { "$match": &filter },
+        doc! { "$lookup": { "from": "c", "localField": "b", "foreignField": "b", "as": "j" } },
+    ]);
+    let change = doc! { "$set": { "z": 1 } };
+    let find = doc! { "find": "c", "filter": &filter, "sort": { "_id": -1 }, "batchSize": 1 };
+    let commands = [
+        (find.clone(), vec!["SORT", "FETCH", "IXSCAN"]),
+        (doc! { "count": "c", "query": { "a": 1 } }, vec!["COUNT", "COUNT_SCAN"]),
+        (doc! { "distinct": "c", "key": "b", "query": { "z": 7 } }, vec!["COLLSCAN"]),
+        (doc! { "aggregate": "c", "pipeline": &pipeline, "cursor": {} }, vec!["FETCH", "IXSCAN"]),
+        (doc! { "aggregate": "v", "pipeline": &pipeline, "cursor": {} }, vec!["FETCH", "IXSCAN"]),
+        (
+            doc! { "findAndModify": "c", "query": &filter, "update": &change },
+            vec!["UPDATE", "FETCH", "IXSCAN"],
+        ),
+        (
+            doc! { "update": "c", "updates": &list(&[doc! { "q": &filter, "u": &change, "multi": true }]) },
+            vec!["UPDATE", "FETCH", "IXSCAN"],
+        ),
+        (
+            doc! { "delete": "c", "deletes": &list(&[doc! { "q": { "z": 9 }, "limit": 0 }]) },
+            vec!["BATCHED_DELETE", "COLLSCAN"],
+        ),
+    ];
+    for (command, plan) in commands {
+        let explained = run(&mut connection, doc! { "explain": &command, "verbosity": "queryPlanner" });
+        let planner = ["queryPlanner", "stages.0.$cursor.queryPlanner"]
+            .into_iter()
+            .find(|path| !text_at(&explained, path).is_empty())
+            .unwrap_or_else(|| panic!("{explained:?}"));
+        let entries = whole_entries(&mut connection, |connection| _ = run(connection, command.clone()));
+        let [entry] = &entries[..] else { panic!("{entries:?}") };
+        for name in ["queryHash", "planCacheShapeHash", "planCacheKey"] {
+            let explained = text_at(&explained, &format!("{planner}.{name}"));
+            assert_eq!(text_at(entry, name), explained, "{name} of {command:?}");
+        }
+        assert_eq!(text_at(entry, "queryFramework"), r#""classic""#);
+        assert_eq!(stages(entry, "execStats"), plan, "{entry:?}");
+        let written = matches!(plan[0], "UPDATE" | "BATCHED_DELETE");
+        assert_eq!(text_at(entry, "planningTimeMicros").is_empty(), written, "{entry:?}");
+    }
+
+    // By `_id` there is nothing to be planned.
+    let entries = whole_entries(&mut connection, |connection| {
+        run(connection, doc! { "find": "c", "filter": { "_id": 1 } });
+    });
+    assert_eq!(text_at(&entries[0], "planSummary"), r#""EXPRESS_IXSCAN { _id: 1 }""#);
+    assert_eq!(text_at(&entries[0], "planCacheKey"), "");
+
+    // A batch later it is the query of the command that has opened the cursor.
+    let entries = whole_entries(&mut connection, |connection| {
+        let reply = run(connection, find.clone());
+        let id = reply.as_raw().get("cursor").and_then(|cursor| cursor.as_doc()?.get("id")?.as_exact_i64());
+        run(connection, doc! { "getMore": id.unwrap(), "collection": "c" });
+    });
+    let [first, later] = &entries[..] else { panic!("{entries:?}") };
+    for name in ["planCacheKey", "planSummary", "queryShapeHash"] {
+        assert_eq!(text_at(first, name), text_at(later, name));
+        assert!(!text_at(later, name).is_empty(), "{name}: {later:?}");
+    }
+    assert_eq!(text_at(later, "originatingCommand.find"), r#""c""#);
+    assert_eq!(stages(later, "execStats"), ["SORT", "FETCH", "IXSCAN"]);
+
+    // Where there are several plans, it tells whether they had to be tried.
+    let two = doc! { "find": "c", "filter": { "a": 1, "b": -1 } };
+    let entries = whole_entries(&mut connection, |connection| {
+        for _ in 0..2 {
+            run(connection, two.clone());
+        }
+    });
+    let from = |entry: &DocBuf| ["fromMultiPlanner", "fromPlanCache"].map(|name| text_at(entry, name));
+    assert_eq!(from(&entries[0]), ["true", ""], "{entries:?}");
+    assert_eq!(from(&entries[1]), ["", "true"], "{entries:?}");
+}
+
+#[test]
+fn each_operation_of_a_bulk_write_has_an_entry_where_it_writes() {
+    let server = Server::start(|_, _| {});
+    let mut connection = server.connect();
+    fill(&mut connection);
+    let ops = list(&[
+        doc! { "insert": 0, "document": { "_id": 20, "a": 9 } },
+        doc! { "insert": 0, "document": { "_id": 21, "a": 9 } },
+        doc! { "insert": 1, "document": { "_id": 1 } },
+        doc! { "update": 0, "filter": { "a": 9 }, "updateMods": { "$set": { "b": 1 } }, "multi": true },
+        doc! { "delete": 0, "filter": { "_id": 20 } },
+        doc! { "insert": 0, "document": { "_id": 21 } },
+    ]);
+    let told = profiled(&mut connection, |connection| {
+        let namespaces = list(&[doc! { "ns": "told.c" }, doc! { "ns": "other.d" }]);
+        let command = doc! { "bulkWrite": 1, "ops": &ops, "nsInfo": &namespaces, "$db": "admin" };
+        assert_eq!(number(&connection.run(&command), "nErrors"), 1);
+    });
+    let wanted = [
+        r#"{ op: "bulkWrite", ns: "told.c", command: { insert: 0, documents: [ { _id: 20, a: 9 }, { _id: 21, a: 9 } ] }, ninserted: 2, keysInserted: 4 }"#,
+        r#"{ op: "bulkWrite", ns: "told.c", command: { update: 0, filter: { a: 9 }, updateMods: { $set: { b: 1 } }, multi: true }, keysExamined: 2, docsExamined: 2, nMatched: 2, nModified: 2, nUpserted: 0, queryFramework: "classic", planSummary: "IXSCAN { a: 1 }" }"#,
+        r#"{ op: "bulkWrite", ns: "told.c", command: { delete: 0, filter: { _id: 20 } }, keysExamined: 1, docsExamined: 1, ndeleted: 1, keysDeleted: 2, queryFramework: "classic", planSummary: "IDHACK" }"#,
+        r#"{ op: "bulkWrite", ns: "told.c", command: { insert: 0, documents: [ { _id: 21 } ] }, ninserted: 0, ok: 0, errName: "DuplicateKey", errCode: 11000 }"#,
+    ];
+    assert_eq!(told, wanted, "{told:#?}");
 }
 
 /// A figure of `metrics`.

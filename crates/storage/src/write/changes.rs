@@ -41,6 +41,17 @@ pub(crate) struct Changes {
     /// First the record's lock, then those of unique keys that come or go. A lock may be there twice, where two keys have
     /// one hash.
     pub locks: SmallVec<[LockKey; 8]>,
+    /// What all that was handed on has come to.
+    pub written: WrittenKeys,
+}
+
+/// How many keys of indexes have come and gone, those of `_id` included, which stand for the records themselves.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct WrittenKeys {
+    /// Have come.
+    pub inserted: u64,
+    /// Have gone.
+    pub deleted: u64,
 }
 
 /// A key that a document is about to take and that no other may have.
@@ -181,11 +192,24 @@ impl Changes {
         }
     }
 
+    /// Counts the key of the `_id` index, which has no entries of its own.
+    pub fn count_id(&mut self, collection: &Collection, op: Op<'_>) {
+        if collection.indexes.first().is_none_or(|index| has_entries(index)) {
+            return;
+        }
+        match op {
+            Op::Insert(_) => self.written.inserted += 1,
+            Op::Delete(_) => self.written.deleted += 1,
+            Op::Update { .. } => {}
+        }
+    }
+
     fn emit_index(&mut self, at: usize, index: &Index, record_key: &[u8], sink: &mut impl Sink) {
         for (key, _) in self.old[at].iter() {
             if !self.new[at].contains(key) {
                 entry_key(index, key, record_key, &mut self.key);
                 sink.delete(Cf::Indexes, &self.key);
+                self.written.deleted += 1;
             }
         }
         for (key, type_bits) in self.new[at].iter() {
@@ -193,6 +217,7 @@ impl Changes {
                 entry_key(index, key, record_key, &mut self.key);
                 entry_value(index, record_key, type_bits, &mut self.value);
                 sink.put(Cf::Indexes, &self.key, &self.value);
+                self.written.inserted += 1;
             }
         }
     }

@@ -22,6 +22,7 @@ use crate::catalog::Collection;
 use crate::definitions::command::Told;
 use crate::oplog::{self, Statement};
 use crate::read::view::View;
+pub use crate::write::changes::WrittenKeys;
 
 /// What `create` makes: a collection, a capped collection or a view, by its checked options.
 #[derive(Clone, Default)]
@@ -99,6 +100,9 @@ pub trait Write {
 
     /// How documents of the collection that is written to next are named in the log; `None`: by their `_id`.
     fn document_key(&mut self, key: Option<Arc<DocumentKey>>);
+
+    /// How many keys of indexes have come and gone. It only grows, and need not begin at 0.
+    fn written_keys(&self) -> WrittenKeys;
 }
 
 /// How documents of a sharded collection are named in the log, and so in change streams: by the fields of the shard key, in its order, and

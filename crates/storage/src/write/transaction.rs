@@ -25,7 +25,7 @@ use crate::oplog::{self, Statement, TransactionKey, TransactionRecord};
 use crate::options::{Interrupt, OpTime};
 use crate::read::overlay::Overlay;
 use crate::read::view::{SnapshotState, View};
-use crate::write::changes::{Changes, record_lock, record_lock_at};
+use crate::write::changes::{Changes, WrittenKeys, record_lock, record_lock_at};
 use crate::write::guard;
 use crate::write::sessions;
 use crate::write::{
@@ -483,6 +483,7 @@ impl Transaction {
         // Views handed out keep what they saw: the overlay is copied if one is still alive.
         let overlay: &mut Overlay = Arc::make_mut(self.view.overlay.get_or_insert_default());
         self.changes.emit(collection, record_key, op.after(), overlay);
+        self.changes.count_id(collection, op);
         op.log_inner(&mut self.payload, collection, self.statement.as_ref(), &self.marks);
         self.has_statements |= self.statement.is_some();
         self.counts.add(&collection.state, op.counts());
@@ -621,6 +622,10 @@ impl Write for Transaction {
 
     fn document_key(&mut self, key: Option<Arc<DocumentKey>>) {
         self.marks.key = key;
+    }
+
+    fn written_keys(&self) -> WrittenKeys {
+        self.changes.written
     }
 }
 

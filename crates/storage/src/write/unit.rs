@@ -24,7 +24,7 @@ use crate::oplog::Statement;
 use crate::options::{Interrupt, OpTime};
 use crate::read::view::View;
 use crate::sequencer::stays_here;
-use crate::write::changes::{Changes, record_lock_at};
+use crate::write::changes::{Changes, WrittenKeys, record_lock_at};
 use crate::write::guard;
 use crate::write::sessions;
 use crate::write::{
@@ -322,6 +322,7 @@ impl<'i> WriteUnit<'i> {
             sessions::put_statement(&statement, &collection.namespace, &mut sink);
         }
         self.changes.emit(collection, record_key, op.after(), &mut sink);
+        self.changes.count_id(collection, op);
         self.pending.extend(&self.changes.locks);
         self.counts.add(&collection.state, op.counts());
     }
@@ -503,6 +504,10 @@ impl Write for WriteUnit<'_> {
 
     fn document_key(&mut self, key: Option<Arc<DocumentKey>>) {
         self.marks.key = key;
+    }
+
+    fn written_keys(&self) -> WrittenKeys {
+        self.changes.written
     }
 }
 

@@ -12,26 +12,33 @@ const KEPT_BYTES: usize = 2 << 20;
 /// nothing else is written on its behalf.
 #[derive(Default, Debug)]
 pub struct Entries {
-    list: VecDeque<DocBuf>,
+    list: VecDeque<(String, DocBuf)>,
     bytes: usize,
 }
 
 impl Entries {
-    /// Adds the newest.
-    pub fn add(&mut self, entry: DocBuf) {
+    /// Adds the newest, which is of this database.
+    pub fn add(&mut self, db: &str, entry: DocBuf) {
         self.bytes += entry.as_bytes().len();
-        self.list.push_back(entry);
+        self.list.push_back((db.to_owned(), entry));
         // Of a capped collection the oldest ones would go, too.
         while self.bytes > KEPT_BYTES
-            && let Some(gone) = self.list.pop_front()
+            && let Some((_, gone)) = self.list.pop_front()
         {
             self.bytes -= gone.as_bytes().len();
         }
     }
 
-    /// All that are left.
-    pub fn into_list(self) -> Vec<DocBuf> {
-        self.list.into()
+    /// All that are left, by database.
+    pub fn into_lists(self) -> Vec<(String, Vec<DocBuf>)> {
+        let mut lists: Vec<(String, Vec<DocBuf>)> = Vec::new();
+        for (db, entry) in self.list {
+            match lists.iter_mut().find(|(known, _)| *known == db) {
+                Some((_, list)) => list.push(entry),
+                None => lists.push((db, vec![entry])),
+            }
+        }
+        lists
     }
 }
 
@@ -46,10 +53,12 @@ mod tests {
         let mut entries = Entries::default();
         let large = "x".repeat(KEPT_BYTES / 3);
         for at in 0..10 {
-            entries.add(doc! { "at": at, "text": &*large });
+            entries.add(if at == 8 { "a" } else { "b" }, doc! { "at": at, "text": &*large });
         }
         let at = |entry: &DocBuf| entry.as_raw().get("at").and_then(|at| at.as_exact_i64());
-        let kept: Vec<_> = entries.into_list().iter().filter_map(at).collect();
-        assert_eq!(kept, [8, 9]);
+        let lists = entries.into_lists();
+        let kept: Vec<(&str, Vec<_>)> =
+            lists.iter().map(|(db, list)| (&**db, list.iter().filter_map(at).collect())).collect();
+        assert_eq!(kept, [("a", vec![8]), ("b", vec![9])]);
     }
 }

@@ -7,7 +7,10 @@ use std::time::Duration;
 use sheaf_bson::{DocBuf, DocWriter, RawDoc, Value, doc};
 use sheaf_errors::Error;
 
-use super::{Shown, failure, figures, judge, tail};
+use super::{
+    Shown, append_planning_time, append_summary, failure, figures, is_planned, judge, names_and_framework,
+    plan_of, tail,
+};
 use crate::request::{OpMetrics, Request};
 
 /// A statement that has ended.
@@ -16,6 +19,8 @@ pub struct Statement<'s> {
     pub kind: StatementKind,
     /// The statement as its client has sent it.
     pub sent: RawDoc<'s>,
+    /// The documents of a group of inserts, the first of which was sent so.
+    pub documents: &'s [RawDoc<'s>],
     /// What it writes to.
     pub namespace: &'s str,
     /// How long it took.
@@ -31,6 +36,8 @@ pub enum StatementKind {
     Update,
     /// `delete`
     Delete,
+    /// An operation of a `bulkWrite`.
+    Bulk,
 }
 
 impl StatementKind {
@@ -38,6 +45,7 @@ impl StatementKind {
         match self {
             StatementKind::Update => "update",
             StatementKind::Delete => "remove",
+            StatementKind::Bulk => "bulkWrite",
         }
     }
 }
@@ -50,7 +58,8 @@ const PROFILED_BYTES: usize = 50 * 1024;
 pub fn tell(op: &Request<'_>, statement: &Statement<'_>, measured: impl FnOnce() -> OpMetrics) {
     op.metrics.by_statement.set(true);
     let front = op.front;
-    let settings = front.profiling.active(op.db);
+    let db = statement.namespace.split_once('.').map_or(op.db, |(db, _)| db);
+    let settings = front.profiling.active(db);
     let logs_all = crate::log::components::level("WRITE") > 0;
     if settings.is_none() && !logs_all && !front.profiling.takes_long(statement.took.as_millis() as i64) {
         return;
@@ -62,7 +71,7 @@ pub fn tell(op: &Request<'_>, statement: &Statement<'_>, measured: impl FnOnce()
         log(op, statement, &metrics, told.slow);
     }
     if told.profiled {
-        op.metrics.entries.borrow_mut().add(entry());
+        op.metrics.entries.borrow_mut().add(db, entry());
     }
 }
 
@@ -75,7 +84,10 @@ fn log(op: &Request<'_>, statement: &Statement<'_>, metrics: &OpMetrics, slow: b
             attr.append("appName", &app);
         }
         command(op, statement, attr, &crate::log::shown, LOGGED_BYTES);
+        append_summary(metrics, attr);
+        append_planning_time(metrics, attr);
         figures(metrics, attr);
+        names(metrics, attr);
         failure(statement.error, attr, &crate::log::shown_text);
         attr.append("durationMillis", statement.took.as_millis() as i64);
     });
@@ -91,11 +103,22 @@ fn profile_entry(op: &Request<'_>, statement: &Statement<'_>, metrics: &OpMetric
         command(op, statement, doc, &|command| Cow::Borrowed(command.as_bytes()), PROFILED_BYTES);
         figures(metrics, doc);
         doc.append("numYield", 0);
+        names(metrics, doc);
         let _ = doc.document("locks");
         failure(statement.error, doc, &|text| text);
         doc.append("millis", statement.took.as_millis() as i32);
+        plan_of(metrics, doc);
         tail(op, doc);
     })
+}
+
+fn names(metrics: &OpMetrics, doc: &mut DocWriter<'_, Vec<u8>>) {
+    let summary = metrics.plan_summary.borrow();
+    if summary.is_some() {
+        let planned = metrics.planned.borrow();
+        let names = planned.as_ref().and_then(|planned| planned.names.as_ref());
+        names_and_framework(names.filter(|_| is_planned(summary.as_deref())), doc);
+    }
 }
 
 /// Writes the statement, or the beginning of its text if it is long.
@@ -137,6 +160,20 @@ fn whole(statement: &Statement<'_>, out: &mut DocWriter<'_, Vec<u8>>) {
                     Some(field) => _ = out.append_element(field),
                     None if matches!(name, "multi" | "upsert") => _ = out.append(name, false),
                     None => {}
+                }
+            }
+        }
+        StatementKind::Bulk if statement.documents.is_empty() => _ = out.append_all(sent),
+        StatementKind::Bulk => {
+            out.append("insert", sent.get_or_missing("insert"));
+            let mut list = out.array("documents");
+            let mut left = PROFILED_BYTES;
+            // One more than there is room for shows that it is cut.
+            for document in statement.documents {
+                list.push(*document);
+                left = left.saturating_sub(document.len());
+                if left == 0 {
+                    break;
                 }
             }
         }

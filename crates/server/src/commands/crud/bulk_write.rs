@@ -12,9 +12,11 @@ use sheaf_errors::{Code, Error, Result, bail};
 use sheaf_exec::plan::Query;
 use sheaf_exec::plan::query::Hint;
 use sheaf_exec::write::{
-    Change, Delete, UpdateStatement, Validator, WriteCx, ends_command, prepare_insert, run_delete, run_update,
+    BeforeChange, Change, Delete, UpdateStatement, Validator, WriteCx, ends_command, prepare_insert,
+    run_delete, run_update,
 };
 use sheaf_front::access::Rights;
+use sheaf_front::dispatch::StatementKind;
 use sheaf_front::generic::ShardVersion;
 use sheaf_front::sampling::SAMPLE_ID;
 use sheaf_query::update::Update as Modification;
@@ -26,7 +28,7 @@ pub use explained::{Only, OnlyMeasured};
 use outcomes::{Done, Totals, recorded_done};
 
 use super::query::{collated_cx, first_batch, parse_filter, parse_update_filter, set_sort};
-use super::told::add_seen;
+use super::told::{Did, Telling};
 use super::update::array_filters;
 use super::writes::{
     WriteFields, check_writable_in, collection_for_write, is_stale, refuse_view, with_cx, with_writer,
@@ -203,6 +205,7 @@ fn may_know_why(asked: Asked<'_>, rights: &Rights) -> bool {
 }
 
 struct Parsed<'a> {
+    sent: RawDoc<'a>,
     kind: Kind<'a>,
     namespace: &'a str,
     uuid: Option<Uuid>,
@@ -300,7 +303,7 @@ impl<'a> BulkWrite<'a> {
             Some(namespace) => {
                 let uuid = at.and_then(|at| self.uuids.get(at).copied().flatten());
                 let measured = at.is_some_and(|at| self.measured.get(at) == Some(&true));
-                Ok(Parsed { kind, namespace, uuid, measured })
+                Ok(Parsed { sent: doc, kind, namespace, uuid, measured })
             }
             None => {
                 let shown = sheaf_bson::value_text(Value::Document(doc));
@@ -316,7 +319,9 @@ impl<'a> BulkWrite<'a> {
         parsed: &[Parsed<'a>],
         totals: &mut Totals,
     ) -> Result<()> {
+        let mut group = None;
         for (at, one) in parsed.iter().enumerate() {
+            self.next_group(op, w, &mut group, Some(one));
             let stmt_id = self.fields.statements.at(at);
             if op.records_statements() {
                 if let Some(recorded) = op.executed_statement(stmt_id)? {
@@ -329,6 +334,9 @@ impl<'a> BulkWrite<'a> {
                 op.before_retryable_write()?;
             }
             let result = self.one(op, w, one, at, &totals.diffs);
+            if let Some(group) = &mut group {
+                group.took_in(one, &result);
+            }
             match result {
                 Err(error) if ends_command(&error) => return Err(error),
                 Err(error) if is_stale(&error) => {
@@ -350,10 +358,36 @@ impl<'a> BulkWrite<'a> {
                 }
             }
         }
+        self.next_group(op, w, &mut group, None);
         if op.records_statements() {
             w.statement(None);
         }
         Ok(())
+    }
+
+    /// Tells of a group of inserts that the next operation does not belong to, and begins another if it is an insert.
+    fn next_group(
+        &self,
+        op: &Operation<'_>,
+        w: &dyn Write,
+        group: &mut Option<Group<'a>>,
+        next: Option<&Parsed<'a>>,
+    ) {
+        let next = next.filter(|next| matches!(next.kind, Kind::Insert(_)));
+        if next
+            .is_some_and(|next| group.as_ref().is_some_and(|group| group.telling.is_group_of(next.namespace)))
+        {
+            return;
+        }
+        if let Some(ended) = group.take() {
+            let did = Some(Did::Inserted(ended.inserted));
+            ended.telling.end(op, w, did, ended.error.as_ref(), &|| Ok(Query::default()));
+        }
+        *group = next.map(|next| Group {
+            telling: Telling::begin(op, w, StatementKind::Bulk, next.sent, next.namespace),
+            inserted: 0,
+            error: None,
+        });
     }
 
     fn one(
@@ -421,15 +455,38 @@ impl<'a> BulkWrite<'a> {
                 w.statement(op.statement(self.fields.statements.at(at), Some(record)));
             };
             let is_told = retryable || sample.is_some();
-            let cx = WriteCx { before_change: if is_told { Some(&name) } else { None }, ..cx };
+            // Inserts are told of in groups.
+            let telling = match &one.kind {
+                Kind::Insert(_) => None,
+                _ => Some(Telling::begin(op, w, StatementKind::Bulk, one.sent, one.namespace)),
+            };
+            let before_change: Option<&BeforeChange<'_>> = if is_told { Some(&name) } else { None };
+            let seen = telling.as_ref().map_or(cx.seen, |telling| &telling.seen);
+            let cx = WriteCx { before_change, seen, ..cx };
             let id = self.fields.statements.at(at);
             let result = self.apply(op, w, &cx, (&collection, measured), (&one.kind, id));
-            add_seen(op.metrics(), cx.seen);
+            if let Some(telling) = &telling {
+                let did = result.as_ref().ok().and_then(|done| done.did(&one.kind));
+                telling.end(op, w, did, result.as_ref().err(), &|| self.query_of(op, one));
+            }
             if let Err(error) = &result {
                 op.metrics().failed.replace(Some(error.clone()));
             }
             result
         })
+    }
+
+    /// The query of an operation.
+    fn query_of(&self, op: &Operation<'_>, one: &Parsed<'_>) -> Result<Query> {
+        match &one.kind {
+            Kind::Insert(_) => Ok(Query::default()),
+            Kind::Update(update) => Ok(update.statement(op, one.namespace, self.variables)?.query),
+            Kind::Delete { filter, multi, hint, collation } => {
+                let variables = self.variables;
+                let selected = Selected { filter: *filter, variables, collation: *collation, hint: *hint };
+                Ok(delete_of(op, one.namespace, &selected, *multi)?.query)
+            }
+        }
     }
 
     fn apply(
@@ -480,6 +537,25 @@ impl<'a> BulkWrite<'a> {
                 let (n, _) = run_delete(w, cx, collection, &delete, false)?;
                 Ok(Done { n, modified: None, upserted: None })
             }
+        }
+    }
+}
+
+/// Consecutive inserts into one collection, which are told of together.
+struct Group<'a> {
+    telling: Telling<'a>,
+    inserted: u64,
+    error: Option<Error>,
+}
+
+impl<'a> Group<'a> {
+    fn took_in(&mut self, one: &Parsed<'a>, result: &Result<Done>) {
+        if let Kind::Insert(document) = &one.kind {
+            self.telling.add(*document);
+        }
+        match result {
+            Ok(done) => self.inserted += done.n,
+            Err(error) => self.error = Some(error.clone()),
         }
     }
 }

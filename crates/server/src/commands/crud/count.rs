@@ -5,13 +5,14 @@ use std::sync::Arc;
 use sheaf_aggregate::Namespace;
 use sheaf_bson::{ArrayBuf, RawDoc, Value, doc};
 use sheaf_errors::{Code, Result, bail};
+use sheaf_exec::explain::{Rows, Top};
 use sheaf_exec::plan::Query;
 use sheaf_exec::plan::query::Hint;
 use sheaf_expr::ParseCx;
 use sheaf_storage::Uuid;
 
 use super::pipeline::{PipelineCursor, parse};
-use super::query::{collated_cx, parse_filter};
+use super::query::{collated_cx, note_stages, parse_filter};
 use sheaf_rows::{Cx, Limits};
 
 use crate::args::{Args, NonNegative, exact_i64};
@@ -101,9 +102,13 @@ impl<'a> Command<'a, Operation<'a>> for Count<'a> {
             let limits = Limits { now_millis: op.now_millis(), ..Limits::default() };
             let mut cx = Cx::new(limits, &interrupt);
             let mut run = sheaf_exec::find::open(&query, collection, &reads, &mut cx)?;
-            op.metrics().plan_summary.replace(Some(run.plan().summary()));
+            op.note_plan(run.plan().summary(), run.chosen());
             let n = run.count(&mut cx).map_err(|error| error.context("Executor error during count command"));
             op.metrics().examined((0, 0), run.examined());
+            if op.is_profiled() {
+                let taken = n.as_ref().copied().unwrap_or(0);
+                note_stages(op, &query, &mut run, Rows { taken, changed: 0 }, Top::Count);
+            }
             n?
         };
         Ok(match i32::try_from(n) {

@@ -90,11 +90,12 @@ impl<'a> Command<'a, Operation<'a>> for Delete<'a> {
                     statements.iter(),
                     w,
                     |w, _, one| {
-                        let telling = Telling::begin(StatementKind::Delete, one.sent, &namespace);
+                        let telling = Telling::begin(op, w, StatementKind::Delete, one.sent, &namespace);
                         let cx = WriteCx { seen: &telling.seen, ..cx };
                         let result = self.execute(op, w, &cx, &namespace, one);
                         let did = result.as_ref().ok().map(|n| Did::Deleted(*n));
-                        telling.end(op, "EXPRESS_DELETE", did, result.as_ref().err());
+                        let query = || Ok(one.statement(op, self.collection, self.variables)?.query);
+                        telling.end(op, w, did, result.as_ref().err(), &query);
                         deleted.set(deleted.get() + result?);
                         Ok(None)
                     },

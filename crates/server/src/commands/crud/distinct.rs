@@ -7,6 +7,7 @@ use sheaf_aggregate::Namespace;
 use sheaf_bson::{ArrayBuf, DocBuf, Element, MAX_DOCUMENT_SIZE, OwnedValue, RawDoc, Value};
 use sheaf_collation::{SharedCollator, compare_by, key_of};
 use sheaf_errors::{Result, bail};
+use sheaf_exec::explain::{Rows, Top};
 use sheaf_exec::plan::Query;
 use sheaf_exec::plan::query::Hint;
 use sheaf_exec::run::Reads;
@@ -15,7 +16,7 @@ use sheaf_query::path::Path;
 use sheaf_storage::{Collection, Uuid};
 
 use super::pipeline::{PipelineCursor, parse};
-use super::query::{collated_cx, parse_filter};
+use super::query::{collated_cx, note_stages, parse_filter};
 use super::query_settings;
 use sheaf_rows::{Cx, Limits};
 
@@ -92,7 +93,7 @@ impl<'a> Command<'a, Operation<'a>> for Distinct<'a> {
                 let mut cx = Cx::new(limits, &interrupt);
                 let reads = op.reads(view.clone());
                 let mut run = sheaf_exec::find::open(&query, collection, &reads, &mut cx)?;
-                op.metrics().plan_summary.replace(Some(run.plan().summary()));
+                op.note_plan(run.plan().summary(), run.chosen());
                 let from_keys = run.plan().gives_keys();
                 let mut take = || -> Result<()> {
                     while run
@@ -110,6 +111,9 @@ impl<'a> Command<'a, Operation<'a>> for Distinct<'a> {
                 };
                 let taken = take();
                 op.metrics().examined((0, 0), run.examined());
+                if op.is_profiled() {
+                    note_stages(op, &query, &mut run, Rows::default(), Top::Find);
+                }
                 taken?;
             }
         } else {

@@ -236,7 +236,7 @@ fn would_modify(op: &Operation<'_>, statement: &UpdateStatement, doc: RawDoc<'_>
     Ok(Rows { taken: 1, changed: u64::from(changes) })
 }
 
-fn inner<'a, C: Command<'a, Operation<'a>>>(name: &'static str, command: RawDoc<'a>) -> Result<C> {
+pub(super) fn inner<'a, C: Command<'a, Operation<'a>>>(name: &'static str, command: RawDoc<'a>) -> Result<C> {
     let mut args = Args::of_document(name, command)?;
     let parsed = C::parse(&mut args)?;
     args.finish()?;

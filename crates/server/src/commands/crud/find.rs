@@ -1,5 +1,6 @@
 //! `find`.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use sheaf_aggregate::Namespace;
@@ -222,8 +223,9 @@ impl<'a> Find<'a> {
         let mut executor = sheaf_exec::find::open(query, &collection, &reads, &mut cx)?;
         executor.suspend();
         reads.detach();
-        op.metrics().plan_summary.replace(Some(executor.plan().summary()));
-        let cursor = PlanCursor::new(executor, reads, query, self.await_data, limits);
+        op.note_plan(executor.plan().summary(), executor.chosen());
+        let watched = op.is_profiled().then(|| Box::new(query.clone()));
+        let cursor = PlanCursor::new(executor, reads, query, self.await_data, limits).watched(watched);
         let batch_size = self.batch_size.map(|n| n as usize);
         first_batch(op, namespace, Box::new(cursor), batch_size, self.single_batch, self.no_timeout)
             .map_err(|error| error.context(format!("Executor error during find command: {namespace}")))
@@ -392,6 +394,7 @@ impl Point<'_> {
     fn reply(&self, op: &Operation<'_>, namespace: &str, key: &[u8]) -> Result<Reply> {
         let doc = self.document(op.engine(), key)?;
         let metrics = op.metrics();
+        metrics.plan_summary.replace(Some(Cow::Borrowed("EXPRESS_IXSCAN { _id: 1 }")));
         metrics.keys_examined.set(1);
         metrics.docs_examined.set(u64::from(doc.is_some()));
         metrics.returned.set(Some(u64::from(doc.is_some())));

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use sheaf_bson::{Bump, DocBuf, OwnedValue, RawDoc, Value};
 use sheaf_errors::{Code, Result, bail};
+use sheaf_exec::explain::{Rows, Top, stages_of};
 use sheaf_exec::plan::Query;
 use sheaf_exec::plan::query::Hint;
 use sheaf_exec::plan::text::check_collection;
@@ -21,14 +22,14 @@ use sheaf_storage::{Collection, Uuid, Write};
 use super::find::only_id;
 use super::query::{collated_cx, for_update, parse_filter, parse_update_filter, set_sort};
 use super::retried;
-use super::told::add_seen;
+use super::told::{add_seen, note_keys};
 use super::update::array_filters;
 use super::writes::{Bypass, check_writable, collection_for_write, refuse_view, with_cx, with_writer};
 use crate::args::{Args, Loose};
 use crate::command::*;
 use crate::commands::ddl::names;
 use crate::commands::timeseries::{self, Selected};
-use crate::op::Operation;
+use crate::op::{Operation, source};
 use crate::reply::Reply;
 use crate::sampling::{Diffs, sample_of};
 use crate::sharding::Writing;
@@ -168,7 +169,8 @@ impl<'a> Command<'a, Operation<'a>> for FindAndModify<'a> {
                     None => {}
                 }
             };
-            let seen = Seen::default();
+            let seen = Seen::watched(op.is_profiled());
+            let written = w.written_keys();
             let result = with_cx(op, self.bypass, |cx| {
                 let is_told = retryable || sample.is_some();
                 let before_change: Option<&BeforeChange<'_>> = if is_told { Some(&name) } else { None };
@@ -191,8 +193,12 @@ impl<'a> Command<'a, Operation<'a>> for FindAndModify<'a> {
                 }
             });
             self.tell(op, &seen);
+            note_keys(op.metrics(), written, w);
             if op.records_statements() {
                 w.statement(None);
+            }
+            if let (Ok(modified), false) = (&result, timeseries) {
+                self.tell_stages(op, &seen, modified);
             }
             match failed.into_inner() {
                 Some(error) => Err(error),
@@ -263,7 +269,23 @@ impl<'a> FindAndModify<'a> {
     fn tell(&self, op: &Operation<'_>, seen: &Seen) {
         add_seen(op.metrics(), seen);
         let written = if self.remove { "EXPRESS_DELETE" } else { "EXPRESS_UPDATE" };
-        op.metrics().plan_summary.replace(seen.summary(written));
+        op.metrics().plan_summary.replace(seen.summary(written).map(Into::into));
+        op.metrics().plan_source.set(source(seen.chosen()));
+    }
+
+    /// Notes what the stages of its plan have done, where that is told.
+    fn tell_stages(&self, op: &Operation<'_>, seen: &Seen, modified: &Modified) {
+        let Some((plan, figures)) = seen.plan().filter(|(_, figures)| !figures.is_empty()) else { return };
+        let Ok(query) = self.query_of_plan(op) else { return };
+        let catalog = op.catalog();
+        let Some(collection) = catalog.collection(&op.namespace(self.collection)) else { return };
+        let (top, changed) = match self.remove {
+            true => (Top::Delete { multi: false }, modified.n),
+            false => (Top::Update { multi: false, upsert: self.upsert }, modified.changed),
+        };
+        let taken = modified.n - u64::from(modified.upserted.is_some());
+        let stages = stages_of(&query, collection, &plan, &figures, Rows { taken, changed }, top);
+        op.metrics().plan(|planned| planned.stages = Some(stages));
     }
 
     /// Removes one measurement; the only thing that the command does on time-series collections.
@@ -342,6 +364,14 @@ impl<'a> FindAndModify<'a> {
     pub(super) fn explained(&self, op: &Operation<'_>) -> Result<OneChange> {
         self.projection(op)?;
         self.action(op)
+    }
+
+    /// The query of its plan.
+    pub(super) fn query_of_plan(&self, op: &Operation<'_>) -> Result<Query> {
+        Ok(match self.action(op)? {
+            OneChange::Remove(delete) => delete.query,
+            OneChange::Update { statement, .. } => statement.query,
+        })
     }
 
     /// What a retry is answered with.

@@ -175,7 +175,8 @@ impl GetMore<'_> {
         }
         pinned.cursor().cursor.note_answer();
         op.metrics().returned.set(Some(returned as u64));
-        op.metrics().plan_summary.replace(Some(pinned.cursor().cursor.plan_summary()));
+        let summary = pinned.cursor().cursor.plan_summary();
+        op.metrics().plan_summary.replace((!summary.is_empty()).then(|| summary.into()));
         op.metrics().cursor_exhausted.set(filled == Filled::Exhausted);
         op.metrics().cursor_id.set(Some(self.id));
         if filled == Filled::More {

@@ -4,6 +4,7 @@ use sheaf_errors::{Code, Result, bail};
 use sheaf_exec::write::{Validator, prepare_insert};
 use sheaf_storage::{Collection, Write};
 
+use super::told::note_keys;
 use super::writes::{
     StatementOutcomes, WriteFields, check_writable, collection_for_write, with_cx, with_writer,
 };
@@ -66,6 +67,7 @@ impl<'a> Command<'a, Operation<'a>> for Insert<'a> {
         }
         let mut inserted = 0u64;
         let result = with_writer(op, count <= SHORT_BATCH, |w| {
+            let written = w.written_keys();
             let mut insert_measured = |w: &mut dyn Write, measured: &Collection| {
                 let counted = std::cell::Cell::new(0);
                 let outcome = with_cx(op, self.fields.bypass, |cx| {
@@ -109,6 +111,7 @@ impl<'a> Command<'a, Operation<'a>> for Insert<'a> {
                     |_, _| counted.set(counted.get() + 1),
                 );
                 inserted = counted.get();
+                note_keys(op.metrics(), written, w);
                 outcome
             })
         });

@@ -13,6 +13,7 @@ mod get_more;
 mod insert;
 pub mod map_reduce;
 pub mod pipeline;
+pub mod plan_names;
 pub mod query;
 mod query_settings;
 mod resume;

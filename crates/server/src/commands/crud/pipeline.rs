@@ -42,6 +42,7 @@ pub fn database(op: &Operation<'_>, hint: Option<(&Namespace, Hint)>, bypass_val
         shard: op.node().sharding().and_then(|sharding| sharding.shard_name()).map(str::to_owned),
         in_transaction: op.in_transaction(),
         bypass_validation,
+        is_profiled: op.is_profiled(),
         report: crate::log::events::failed_validation,
         may_replace: may_replace(op),
         is_spread: is_spread(op),
@@ -238,8 +239,13 @@ impl PipelineCursor {
         let mut run = db.run(namespace, pipeline, &mut Cx::new(limits, &interrupt))?;
         run.suspend();
         db.reads().detach();
-        let summary = db.plan_summary().unwrap_or_default();
-        op.metrics().plan_summary.replace(db.plan_summary());
+        let summary = match db.head() {
+            None => String::new(),
+            Some(head) => {
+                op.note_plan(head.summary.clone(), head.chosen);
+                head.summary
+            }
+        };
         let stream = pipeline.change_stream().zip(db.change_stream());
         let stream = stream.map(|(stream, position)| StreamCursor::of(stream, position));
         Ok(PipelineCursor { run, db, limits, waiting: None, summary, stream })
@@ -257,6 +263,9 @@ impl PipelineCursor {
         let before = examined(&mut *self.run);
         let result = work(self, &mut Cx::new(self.limits, &interrupt));
         self.run.suspend();
+        if let Some(watch) = self.db.head().and_then(|head| head.watch) {
+            op.metrics().plan(|planned| planned.stages = Some(watch.stages()));
+        }
         let after = examined(&mut *self.run);
         self.db.reads().detach();
         op.metrics().examined(before, after);

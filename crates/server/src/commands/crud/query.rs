@@ -5,6 +5,7 @@ use std::sync::Arc;
 use sheaf_bson::{DocBuf, RawDoc, Timestamp};
 use sheaf_collation::{Collator, SharedCollator};
 use sheaf_errors::{Code, Result, bail};
+use sheaf_exec::explain::{Rows, Top, stages_of};
 use sheaf_exec::plan::Query;
 use sheaf_exec::plan::query::Hint;
 use sheaf_exec::run::{Executor, Reads};
@@ -160,6 +161,15 @@ pub struct PlanCursor {
     left: Option<u64>,
     /// All is read.
     at_end: bool,
+    /// The query, where what its stages do is told.
+    watched: Option<Box<Query>>,
+}
+
+/// Notes what the stages of a plan have done.
+pub fn note_stages(op: &Operation<'_>, query: &Query, run: &mut Executor, rows: Rows, top: Top<'_>) {
+    let (figures, plan, collection) = (run.figures(), run.plan().clone(), run.collection().clone());
+    let stages = stages_of(query, &collection, &plan, &figures, rows, top);
+    op.metrics().plan(|planned| planned.stages = Some(stages));
 }
 
 impl PlanCursor {
@@ -181,7 +191,13 @@ impl PlanCursor {
             resumable,
             left: query.limit,
             at_end: false,
+            watched: None,
         }
+    }
+
+    /// Tells what its stages do.
+    pub fn watched(self, query: Option<Box<Query>>) -> Self {
+        PlanCursor { watched: query, ..self }
     }
 }
 
@@ -202,7 +218,11 @@ impl ServerCursor for PlanCursor {
             Ok(None) => op.blocking(|| executor.fill_some(&mut cx, filling, u64::MAX)),
             other => other,
         };
-        executor.suspend();
+        if let Some(query) = &self.watched {
+            let rows = Rows { taken: batch.count() as u64, changed: 0 };
+            note_stages(op, query, &mut self.executor, rows, Top::Find);
+        }
+        self.executor.suspend();
         self.reads.detach();
         let done = filled?.unwrap_or(true);
         op.metrics().examined(before, self.executor.examined());

@@ -114,13 +114,14 @@ impl<'a> Command<'a, Operation<'a>> for Update<'a> {
                             w.statement(op.statement(self.fields.statements.at(at), Some(record)));
                         };
                         let is_told = retryable || sample.is_some();
-                        let telling = Telling::begin(StatementKind::Update, one.sent, &namespace);
+                        let telling = Telling::begin(op, w, StatementKind::Update, one.sent, &namespace);
                         let before_change: Option<&BeforeChange<'_>> =
                             if is_told { Some(&name) } else { None };
                         let cx = WriteCx { before_change, seen: &telling.seen, ..cx };
                         let result = self.execute(op, w, &cx, &namespace, one);
                         let did = result.as_ref().ok().map(|result| Did::updated(result.as_ref()));
-                        telling.end(op, "EXPRESS_UPDATE", did, result.as_ref().err());
+                        let query = || Ok(one.statement(op, self.collection, self.variables)?.query);
+                        telling.end(op, w, did, result.as_ref().err(), &query);
                         let Some(result) = result? else { return Ok(None) };
                         let mut totals = totals.borrow_mut();
                         totals.matched += result.matched;

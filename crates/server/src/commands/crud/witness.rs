@@ -5,7 +5,7 @@ use std::sync::Arc;
 use sheaf_bson::{DocBuf, RawDoc, doc};
 use sheaf_errors::{Code, Result};
 use sheaf_front::audit::noted::{note, room_of};
-use sheaf_storage::{Collection, CreateCollection, DocumentKey, Statement, View, Write};
+use sheaf_storage::{Collection, CreateCollection, DocumentKey, Statement, View, Write, WrittenKeys};
 
 use crate::op::Operation;
 
@@ -116,5 +116,9 @@ impl Write for Witness<'_, '_, '_> {
 
     fn document_key(&mut self, key: Option<Arc<DocumentKey>>) {
         self.inner.document_key(key);
+    }
+
+    fn written_keys(&self) -> WrittenKeys {
+        self.inner.written_keys()
     }
 }

@@ -119,8 +119,8 @@ impl Profile<'_> {
 
 /// Writes the entries of a finished operation to its database's `system.profile`. What
 /// can't be written is logged and forgotten: profiling never makes an operation fail.
-pub fn record(node: &Node, op: &Request<'_>, entries: &[DocBuf]) {
-    let namespace = op.namespace("system.profile");
+pub fn record(node: &Node, op: &Request<'_>, db: &str, entries: &[DocBuf]) {
+    let namespace = format!("{db}.system.profile");
     if op.metrics().namespace.borrow().as_deref() == Some(namespace.as_str()) {
         return;
     }

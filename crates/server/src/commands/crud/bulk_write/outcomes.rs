@@ -3,6 +3,7 @@
 use sheaf_bson::{DocBuf, DocWriter, OwnedValue, RawDoc};
 use sheaf_errors::{Error, Result};
 
+use super::super::told::Did;
 use super::{BulkWrite, Kind};
 use crate::sampling::Diffs;
 
@@ -25,6 +26,21 @@ pub(super) struct Done {
     pub(super) n: u64,
     pub(super) modified: Option<u64>,
     pub(super) upserted: Option<OwnedValue>,
+}
+
+impl Done {
+    /// As the slow log and the profiler tell it.
+    pub(super) fn did(&self, kind: &Kind<'_>) -> Option<Did> {
+        match kind {
+            Kind::Insert(_) => None,
+            Kind::Delete { .. } => Some(Did::Deleted(self.n)),
+            Kind::Update(_) => {
+                let upserted = u64::from(self.upserted.is_some());
+                let (matched, modified) = (self.n - upserted, self.modified.unwrap_or(0));
+                Some(Did::Updated { matched, modified, upserted })
+            }
+        }
+    }
 }
 
 impl BulkWrite<'_> {

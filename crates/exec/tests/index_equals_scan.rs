@@ -265,6 +265,54 @@ fn check_plan(
     );
 }
 
+/// A scan of distinct keys gives each value that the documents have at the path, no value twice for the same fields before it, and
+/// nothing else.
+fn check_distinct(
+    query: &Query,
+    key: &str,
+    collection: &Arc<Collection>,
+    reads: &Reads,
+    cx: &mut Cx<'_>,
+    matching: &[&DocBuf],
+) {
+    let query = Query { distinct: Some(key.to_owned()), unwinds: true, ..query.clone() };
+    for plan in choose::candidates(&query, collection).unwrap() {
+        if !plan.gives_keys() {
+            continue;
+        }
+        let (summary, elements) = (plan.summary(), plan.gives_elements());
+        let mut run = Executor::new(Arc::new(plan), collection.clone(), reads, false).unwrap();
+        let mut found = BTreeSet::new();
+        while pull(&mut run, cx).unwrap() {
+            let doc = run.row().document();
+            let value = doc.get_or_missing(key);
+            // Null stands for what is missing, undefined for an empty array.
+            if !value.is_nullish() {
+                assert!(found.insert(bytes_of(value)), "{summary} gives {value:?} twice");
+            }
+            run.suspend();
+        }
+        let mut expected = BTreeSet::new();
+        for doc in matching {
+            match doc.as_raw().get_or_missing(key) {
+                Value::Array(items) if elements => {
+                    expected.extend(items.values().filter(|item| !item.is_nullish()).map(bytes_of));
+                }
+                value if value.is_nullish() => {}
+                value => _ = expected.insert(bytes_of(value)),
+            }
+        }
+        assert_eq!(found, expected, "{summary} for {:?}", query.matcher().filter());
+    }
+}
+
+/// A value's place in the order of values.
+fn bytes_of(value: Value<'_>) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    sheaf_bson::key::encode_bound(value, false, &mut bytes);
+    bytes
+}
+
 #[test]
 fn every_plan_gives_the_same_documents() {
     // Trees of strategies are deep; a test's thread has a small stack.
@@ -311,6 +359,20 @@ fn compare_all() {
                 }
                 query.sort = Some(Arc::new(pattern));
                 query.sort_spec = sort.clone();
+            }
+            if sort.is_none() && collator.is_none() {
+                let matching: Vec<&DocBuf> = docs
+                    .iter()
+                    .filter(|doc| {
+                        expected.contains(&doc.as_raw().get("_id").unwrap().as_exact_i64().unwrap())
+                    })
+                    .collect();
+                for key in ["a", "b", "_id"] {
+                    check_distinct(&query, key, &collection, &reads, &mut cx, &matching);
+                    let all = Query::default();
+                    let every: Vec<&DocBuf> = docs.iter().collect();
+                    check_distinct(&all, key, &collection, &reads, &mut cx, &every);
+                }
             }
             for plan in choose::candidates(&query, &collection).unwrap() {
                 check_plan(plan, &query, &collection, &reads, &mut cx, &expected);

@@ -222,7 +222,8 @@ fn bound(
                 found.map(|(intervals, tight)| (p, intervals, tight))
             })
             .collect();
-        let intervals = choose(candidates, path, prefix, &used, &mut served);
+        let before = served.len();
+        let mut intervals = choose(candidates, path, prefix, &used, &mut served);
         if at == 0 && intervals.is_none() {
             return None;
         }
@@ -231,11 +232,16 @@ fn bound(
         }
         if is_wild {
             // The path's name is the first part of such a field's keys.
-            intervals.as_ref()?;
+            let (values, _) = intervals.as_mut()?;
+            let (names, below) = super::wildcard::path_bounds(path, values);
+            if below && !values.is_all() {
+                *values = Intervals::all();
+                served[before..].iter_mut().for_each(|(_, tight)| *tight = Tightness::Fetch);
+            }
             out.bounds.fields.push(FieldBounds {
                 path: "$_path".to_owned(),
                 descending: *descending,
-                intervals: Intervals::point(Value::String(path)),
+                intervals: names,
             });
             scan_fields.push(("$_path".to_owned(), *descending));
         }

@@ -6,9 +6,8 @@ use std::sync::Arc;
 use sheaf_bson::{DocBuf, OwnedValue, Value};
 use sheaf_collation::SharedCollator;
 use sheaf_errors::{Code, Result, bail};
-use sheaf_expr::{Deps, ParseCx};
+use sheaf_expr::Deps;
 use sheaf_query::matcher::{CompareOp, MatchExpr, Test};
-use sheaf_query::projection::{Mode, Projection};
 use sheaf_rows::Fields;
 use sheaf_storage::{Collection, Index, IndexKind, Range};
 
@@ -46,7 +45,7 @@ pub fn id_equality(expr: &MatchExpr) -> Option<&OwnedValue> {
 pub fn candidates(query: &Query, collection: &Arc<Collection>) -> Result<Vec<PlanNode>> {
     if !query.whole_documents
         && !query.matcher().has_text()
-        && let Some(plan) = distinct_scan(query, collection)?
+        && let Some(plan) = super::distinct::plan(query, collection)?
     {
         return Ok(vec![plan]);
     }
@@ -79,63 +78,6 @@ fn count_keys(node: PlanNode) -> PlanNode {
         PlanNode::Skip { input, skip } => PlanNode::Skip { input: Box::new(count_keys(*input)), skip },
         other => other,
     }
-}
-
-/// A scan that steps from value to value of an index's first field, if the filter leaves nothing to check.
-fn distinct_scan(query: &Query, collection: &Arc<Collection>) -> Result<Option<PlanNode>> {
-    let Some(key) = &query.distinct else { return Ok(None) };
-    let filter = FilterPart::whole(query.matcher());
-    if matches!(query.hint, Hint::Natural(_)) || matches!(filter.expr(), MatchExpr::AlwaysFalse) {
-        return Ok(None);
-    }
-    let hinted = query.hint.index(collection, query.collator.as_ref())?;
-    for index in &collection.indexes {
-        let fits = hinted.as_ref().is_none_or(|hinted| hinted.name == index.name)
-            && eligible(index, filter.expr())
-            && index.partial.is_none()
-            && !index.sparse
-            && !index.multikey()
-            && matches!(index.kind, IndexKind::Btree | IndexKind::Id)
-            && index.fields[0].0 == *key
-            && crate::index::compares_strings_alike(index, query.collator.as_ref());
-        if !fits {
-            continue;
-        }
-        let found = if query.matcher().matches_everything() {
-            Some(full_use(query.collator.as_ref(), index))
-        } else {
-            // The skipped keys have other values in later fields, so that only the first may be bounded.
-            uses(query.collator.as_ref(), index, filter.expr()).into_iter().find(|found| {
-                residual(&filter, &found.exact).is_none()
-                    && found.bounds.fields[1..].iter().all(|field| field.intervals.is_all())
-            })
-        };
-        let Some(found) = found else { continue };
-        // Keys of collated strings are not the strings: the first document of each has one.
-        let covered = gives_value(&found, key);
-        let scan = PlanNode::DistinctScan(Scan {
-            index: found.index.clone(),
-            fields: found.fields.clone(),
-            bounds: found.bounds.clone(),
-            backward: false,
-            multikey: false,
-            filter: None,
-            keys: None,
-        });
-        let scan =
-            if covered { scan } else { PlanNode::Fetch { input: Box::new(scan), filter: None, ahead: None } };
-        let shape = DocBuf::new().with("_id", i32::from(key == "_id")).with(key, 1);
-        let shape = if key == "_id" { DocBuf::new().with("_id", 1) } else { shape };
-        let projection = Projection::parse(shape.as_raw(), Mode::Find, &mut ParseCx::new())?;
-        return Ok(Some(PlanNode::Project {
-            input: Box::new(scan),
-            projection: Arc::new(projection),
-            matcher: query.matcher(),
-            covered,
-            sort: None,
-        }));
-    }
-    Ok(None)
 }
 
 fn ordinary(query: &Query, collection: &Arc<Collection>) -> Result<Vec<PlanNode>> {
@@ -254,7 +196,7 @@ fn with_index(
 }
 
 /// All of an index.
-fn full_use(collator: Option<&SharedCollator>, index: &Arc<Index>) -> IndexUse {
+pub(super) fn full_use(collator: Option<&SharedCollator>, index: &Arc<Index>) -> IndexUse {
     let field = |(path, descending): &(String, bool)| FieldBounds {
         path: path.clone(),
         descending: *descending,
@@ -383,6 +325,7 @@ fn access(
         multikey: found.multikey,
         filter: key_filter,
         keys,
+        leading: 0,
     });
     let from_keys = left.is_none() && in_order && covers(query, found) && !query.show_record_id;
     // What is sorted is sorted by its document.
@@ -410,7 +353,7 @@ fn covers(query: &Query, found: &IndexUse) -> bool {
 }
 
 /// Whether the keys hold this field's values themselves: collated strings are not the text.
-fn gives_value(found: &IndexUse, path: &str) -> bool {
+pub(super) fn gives_value(found: &IndexUse, path: &str) -> bool {
     let texts = found.index.collator.is_none();
     let own = |field: &FieldBounds| field.path == path && (texts || !may_hold_strings(&field.intervals));
     found.bounds.fields.iter().any(own)
@@ -516,6 +459,7 @@ pub(super) fn branch_access(
         multikey: found.multikey,
         filter: None,
         keys: None,
+        leading: 0,
     });
     match residual(branch, &found.exact) {
         None if !is_record_order(collection, &found.index) => scan,

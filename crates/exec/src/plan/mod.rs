@@ -7,6 +7,7 @@
 pub mod analyze;
 pub mod cache;
 pub mod choose;
+mod distinct;
 pub mod filters;
 pub mod hint;
 pub mod near;
@@ -150,9 +151,24 @@ pub struct Scan {
     pub filter: Option<FilterPart>,
     /// `min` and `max`: whole keys between which to scan, as documents in the key pattern's order.
     pub keys: Option<(Option<DocBuf>, Option<DocBuf>)>,
+    /// A distinct scan gives one key for each combination of so many leading fields.
+    pub leading: usize,
 }
 
 impl Scan {
+    /// Whether it may come upon several keys of one document.
+    pub fn repeats(&self) -> bool {
+        self.multikey
+            || self.bounds.fields.iter().any(|field| field.path == "$_path" && field.intervals.len() > 1)
+    }
+
+    /// Whether the keys of a distinct scan are of elements of arrays at its last leading field.
+    fn has_elements(&self) -> bool {
+        let paths = self.index.multikey_paths();
+        let arrays = paths.as_ref().and_then(|paths| paths.get(self.leading.saturating_sub(1)));
+        self.multikey && arrays.is_none_or(|arrays| !arrays.is_empty())
+    }
+
     /// The scan's bounds as bytes.
     pub fn byte_bounds(&self) -> crate::bounds::bytes::ByteBounds {
         let hashed = crate::index::hashed_fields(&self.index);
@@ -276,7 +292,7 @@ pub enum PlanNode {
         /// Gives keys.
         input: Box<PlanNode>,
     },
-    /// One key for each value of an index's first field.
+    /// One key for each combination of values of an index's leading fields.
     DistinctScan(Scan),
     /// Counts keys without looking at documents.
     CountScan(Scan),
@@ -360,6 +376,15 @@ impl PlanNode {
             | PlanNode::GeoNear(_)
             | PlanNode::Eof => false,
             other => other.inputs().first().is_some_and(PlanNode::gives_keys),
+        }
+    }
+
+    /// Whether the keys that it gives are of elements of arrays, as a distinct scan has them.
+    pub fn gives_elements(&self) -> bool {
+        match self {
+            PlanNode::DistinctScan(scan) => scan.has_elements(),
+            PlanNode::Fetch { .. } => false,
+            other => other.inputs().first().is_some_and(PlanNode::gives_elements),
         }
     }
 

@@ -99,6 +99,7 @@ pub(super) fn plan(
             multikey: false,
             filter: None,
             keys: None,
+            leading: 0,
         };
         return Ok(Some(PlanNode::GeoNear(Box::new(NearScan {
             scan,

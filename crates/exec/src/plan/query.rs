@@ -67,6 +67,8 @@ pub struct Query {
     pub whole_documents: bool,
     /// So many documents by chance are wanted, or all, for who draws these of them.
     pub sample: Option<u64>,
+    /// Distinct values are those of arrays' elements, not of arrays.
+    pub unwinds: bool,
     /// Only this field's distinct values are wanted.
     pub distinct: Option<String>,
 }

@@ -136,6 +136,7 @@ fn search(
                 multikey: false,
                 filter: None,
                 keys: None,
+                leading: 0,
             })
         })
         .collect();

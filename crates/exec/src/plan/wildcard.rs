@@ -1,8 +1,10 @@
 //! Wildcard indexes: which paths one serves.
 
 use sheaf_bson::{RawDoc, Value};
-use sheaf_query::matcher::Test;
+use sheaf_query::matcher::{CompareOp, Test};
 use sheaf_storage::Index;
+
+use crate::bounds::{Interval, Intervals};
 
 /// The index's fields once for each path that it has keys for, of the paths asked for. The wildcard field
 /// becomes two in the keys: the path's name, then the value; here it is only the latter.
@@ -47,13 +49,32 @@ pub fn can_serve(test: &Test, negated: bool) -> bool {
                 | Value::MaxKey
         )
     };
-    !negated
-        && match test {
-            Test::Compare { operand, .. } => single(operand.as_value()),
-            Test::In(list) => list.values.iter().all(|value| single(value.as_value())),
-            Test::Regex(_) | Test::Mod { .. } => true,
-            _ => false,
-        }
+    if negated {
+        // Whatever is not null is there.
+        return matches!(test, Test::Compare { op: CompareOp::Eq, operand } if operand.as_value().is_nullish());
+    }
+    match test {
+        Test::Exists => true,
+        Test::Compare { operand, .. } => single(operand.as_value()),
+        Test::In(list) => list.values.iter().all(|value| single(value.as_value())),
+        Test::Regex(_) | Test::Mod { .. } => true,
+        _ => false,
+    }
+}
+
+/// The bounds of a path's name where these are the bounds of its values. A document at the path has keys for what is in it, below
+/// the path, so that all of them are wanted where documents are within: then the second says that any value may stand there.
+pub fn path_bounds(path: &str, values: &Intervals) -> (Intervals, bool) {
+    let own = Interval::point(Value::String(path));
+    let documents =
+        Intervals::range(Value::Document(RawDoc::EMPTY), true, Value::Array(RawDoc::EMPTY), false);
+    if values.intersect(&documents).is_empty() {
+        return (Intervals::from_unsorted(vec![own]), false);
+    }
+    // The slash follows the dot.
+    let (from, to) = (format!("{path}."), format!("{path}/"));
+    let below = Interval::new(Value::String(&from), true, Value::String(&to), false);
+    (Intervals::from_unsorted(vec![own, below]), true)
 }
 
 fn serves(index: &Index, root: &str, path: &str) -> bool {

@@ -58,7 +58,7 @@ impl Building<'_> {
             PlanNode::GeoNear(scan) => Box::new(GeoNear::new(reads, collection, (**scan).clone())),
             PlanNode::CountScan(scan) => Box::new(IndexScan::new(reads, collection, scan.clone()).counting()),
             PlanNode::DistinctScan(scan) => {
-                Box::new(IndexScan::new(reads, collection, scan.clone()).distinct(1))
+                Box::new(IndexScan::new(reads, collection, scan.clone()).distinct(scan.leading))
             }
             PlanNode::Fetch { input, filter, ahead } => {
                 let fetch = Fetch::new(reads, collection, self.build(input)?, filter.clone());

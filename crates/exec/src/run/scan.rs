@@ -267,10 +267,14 @@ pub struct IndexScan {
     bytes: ByteBounds,
     records: bool,
     stand: Stand<Walk>,
+    /// Documents may come several times, and are given once.
+    repeats: bool,
     seen: AHashSet<Box<[u8]>>,
     scratch: Vec<u8>,
     /// After a row of a distinct scan: seek beyond this many leading components.
     skip_prefix: Option<usize>,
+    /// These components of the key that was given last.
+    leading: Vec<u8>,
     /// The bounds are one run of keys: the first key outside is the end, and is not counted as examined.
     single_range: bool,
     /// The key that ends the scan counts as examined, as a `COUNT_SCAN` has it.
@@ -284,6 +288,7 @@ impl IndexScan {
         let records = crate::index::is_record_order(collection, &scan.index);
         let bytes = scan.byte_bounds();
         let single_range = scan.bounds.is_single_range();
+        let repeats = scan.repeats();
         IndexScan {
             collection: collection.clone(),
             reader: Reader::new(reads),
@@ -291,9 +296,11 @@ impl IndexScan {
             bytes,
             records,
             stand: Stand::Fresh,
+            repeats,
             seen: AHashSet::new(),
             scratch: Vec::new(),
             skip_prefix: None,
+            leading: Vec::new(),
             single_range,
             counts_end: false,
             arena: Bump::new(),
@@ -304,6 +311,7 @@ impl IndexScan {
     /// Gives one key for each value of the first `fields` fields.
     pub fn distinct(mut self, fields: usize) -> Self {
         self.skip_prefix = Some(fields);
+        self.repeats = false;
         self
     }
 
@@ -337,6 +345,7 @@ impl IndexScan {
 
     /// Moves to the next entry, in bounds or not.
     fn advance(&mut self) -> Result<bool> {
+        self.note_leading();
         let walk = match &mut self.stand {
             Stand::Fresh => return self.begin(),
             Stand::Done => return Ok(false),
@@ -365,25 +374,28 @@ impl IndexScan {
                 walk
             }
         };
-        if let Some(fields) = self.skip_prefix {
+        if self.skip_prefix.is_some() {
             let descending: Vec<bool> = self.scan.fields.iter().map(|(_, d)| *d).collect();
-            let mut len = 0;
-            for desc in descending.iter().take(fields) {
-                len += sheaf_bson::key::component_len(&walk.key()[len..], *desc).unwrap_or(0);
-            }
             // A document without the field has the key null as well. Where strings are not in the keys the documents themselves
             // give the values, and so each of them has to be seen.
-            if self.scan.index.collator.is_some()
-                && is_null(&walk.key()[..len], &descending, &mut self.scratch)
-            {
+            if self.scan.index.collator.is_some() && is_null(&self.leading, &descending, &mut self.scratch) {
                 return walk.next();
             }
-            self.scratch.clear();
-            self.scratch.extend_from_slice(&walk.key()[..len]);
+            self.leading.clone_into(&mut self.scratch);
             self.figures.seeks += 1;
             return walk.seek(&mut self.scratch, !self.scan.backward);
         }
         walk.next()
+    }
+
+    /// Notes the leading fields of the key that a distinct scan stands on.
+    fn note_leading(&mut self) {
+        let (Some(fields), Stand::Open(walk)) = (self.skip_prefix, &self.stand) else { return };
+        let mut len = 0;
+        for (_, descending) in self.scan.fields.iter().take(fields) {
+            len += sheaf_bson::key::component_len(&walk.key()[len..], *descending).unwrap_or(0);
+        }
+        walk.key()[..len].clone_into(&mut self.leading);
     }
 
     fn end(&mut self) -> Step {
@@ -422,7 +434,7 @@ impl Operator for IndexScan {
         let Stand::Open(walk) = &self.stand else {
             unreachable!("a scan that has found a key stands on it");
         };
-        if self.scan.multikey {
+        if self.repeats {
             self.figures.dups_tested += 1;
             if self.seen.contains(walk.record()) {
                 self.figures.dups_dropped += 1;
@@ -467,6 +479,7 @@ impl Operator for IndexScan {
 
     fn suspend(&mut self) {
         self.figures.saves += 1;
+        self.note_leading();
         if let Stand::Open(walk) = &self.stand {
             self.stand = Stand::Saved(walk.save());
         }

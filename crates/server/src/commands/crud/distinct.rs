@@ -94,16 +94,24 @@ impl<'a> Command<'a, Operation<'a>> for Distinct<'a> {
                 let reads = op.reads(view.clone());
                 let mut run = sheaf_exec::find::open(&query, collection, &reads, &mut cx)?;
                 op.note_plan(run.plan().summary(), run.chosen());
-                let from_keys = run.plan().gives_keys();
+                let (from_keys, elements) = (run.plan().gives_keys(), run.plan().gives_elements());
                 let mut take = || -> Result<()> {
                     while run
                         .advance(&mut cx)
                         .map_err(|error| error.context("Executor error during distinct command"))?
                     {
                         let doc = run.plan_row().doc.unwrap_or(RawDoc::EMPTY);
+                        if elements {
+                            let value = doc.get_or_missing(self.key);
+                            let is_there =
+                                !value.is_nullish() || self.has(value, op, collection, &reads, &mut cx)?;
+                            if is_there {
+                                values.add_element(value)?;
+                            }
+                            continue;
+                        }
                         let is_null = from_keys && values.is_null(doc)?;
-                        // An index holds null for documents that lack the field.
-                        if !is_null || self.has_null(op, collection, &reads, &mut cx)? {
+                        if !is_null || self.has(Value::Null, op, collection, &reads, &mut cx)? {
                             values.add(doc)?;
                         }
                     }
@@ -148,13 +156,16 @@ impl Distinct<'_> {
             matcher: Some(Arc::new(parse_filter(self.query, &mut cx)?)),
             hint: Hint::parse(self.hint)?,
             distinct: Some(self.key.to_owned()),
+            unwinds: true,
             ..Query::default()
         })
     }
 
-    /// Whether some document that matches has the field, with null in it.
-    fn has_null(
+    /// Whether some document that matches has the field with null in it, or with undefined: an index holds null for documents that lack
+    /// the field, and undefined for empty arrays.
+    fn has(
         &self,
+        value: Value<'_>,
         op: &Operation<'_>,
         collection: &Arc<Collection>,
         reads: &Reads,
@@ -163,7 +174,7 @@ impl Distinct<'_> {
         let both = DocBuf::build(|out| {
             let mut parts = out.array("$and");
             parts.push(self.query.unwrap_or(RawDoc::EMPTY));
-            parts.document().document(self.key).append("$type", 10);
+            parts.document().document(self.key).append("$type", value.kind() as i32);
         });
         let matcher = parse_filter(Some(both.as_raw()), &mut self.parse_cx(op)?)?;
         let collator = self.parse_cx(op)?.collator().cloned();
@@ -227,6 +238,20 @@ impl Values {
             }
             Ok(false)
         })?;
+        self.check_size()
+    }
+
+    /// Adds the key of an array's element.
+    fn add_element(&mut self, value: Value<'_>) -> Result<()> {
+        if self.seen.insert(key_of(self.collator.as_ref(), value)) {
+            let value = OwnedValue::from(value);
+            self.bytes += DocBuf::new().with("", &value).as_bytes().len() + 6;
+            self.list.push(value);
+        }
+        self.check_size()
+    }
+
+    fn check_size(&self) -> Result<()> {
         if self.bytes > MAX_DOCUMENT_SIZE {
             bail!(17217, "distinct too big, 16mb cap");
         }

@@ -2,10 +2,14 @@
 //! (order of comparison, bracketing by type, what each operator takes), not from what comes out.
 #![allow(missing_docs)]
 
+#[path = "../../../expr/tests/common/mod.rs"]
+mod notation;
 #[path = "../nowhere/mod.rs"]
 mod nowhere;
 mod samples;
+mod table;
 mod updates;
+mod values;
 
 use nowhere::{go_on, nowhere};
 use samples::{NUMBERS, Sample, samples};

@@ -21,7 +21,10 @@ const TRIAL_BYTES: u64 = 16 << 20;
 /// Plans the query and readies its run. With several candidates, a short trial of all decides.
 pub fn open(query: &Query, collection: &Arc<Collection>, reads: &Reads, cx: &mut Cx<'_>) -> Result<Executor> {
     let executor = choose_plan(query, collection, reads, cx)?;
-    crate::usage::note(executor.plan(), collection, query.tailable);
+    let scans = crate::usage::note(executor.plan(), collection, query.tailable);
+    if scans > 0 {
+        reads.view().plans().count_scans(scans, query.tailable);
+    }
     Ok(executor)
 }
 

@@ -5,8 +5,10 @@ use smallvec::SmallVec;
 
 use crate::plan::PlanNode;
 
-/// Counts what a plan that begins to run uses; an index counts once, however often the plan reads it.
-pub fn note(plan: &PlanNode, collection: &Collection, tailable: bool) {
+/// Counts what a plan that begins to run uses; an index counts once, however often the plan reads it. Gives the number of scans of the
+/// whole collection.
+pub fn note(plan: &PlanNode, collection: &Collection, tailable: bool) -> u64 {
+    let mut scans = 0;
     let mut seen: SmallVec<[u32; 4]> = SmallVec::new();
     visit(plan, &mut |node| match node {
         PlanNode::IndexScan(scan) | PlanNode::CountScan(scan) | PlanNode::DistinctScan(scan) => {
@@ -18,9 +20,13 @@ pub fn note(plan: &PlanNode, collection: &Collection, tailable: bool) {
                 once(index, &mut seen);
             }
         }
-        PlanNode::CollScan { .. } => collection.count_scan(tailable),
+        PlanNode::CollScan { .. } => {
+            collection.count_scan(tailable);
+            scans += 1;
+        }
         _ => {}
     });
+    scans
 }
 
 fn once(index: &Index, seen: &mut SmallVec<[u32; 4]>) {

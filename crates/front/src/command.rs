@@ -197,6 +197,8 @@ pub enum Counter {
     GetMore,
     /// `command`.
     Command,
+    /// Each operation of a `bulkWrite` as the insert, update or delete that it is.
+    Bulk,
 }
 
 /// The threads on which a command runs.

@@ -177,6 +177,7 @@ struct Slot<C> {
     _held: Held,
     /// `None` while an operation uses it.
     cursor: Option<C>,
+    opened: Instant,
     last_used: Instant,
     batches: u64,
     returned: u64,
@@ -215,11 +216,50 @@ pub struct Cursors<C> {
     open: Mutex<HashMap<i64, Slot<C>, ahash::RandomState>>,
     timed_out: AtomicU64,
     total_opened: AtomicU64,
+    ended: Ended,
+}
+
+/// How many cursors have ended, by what their life was.
+#[derive(Default)]
+struct Ended {
+    /// Those that lived for less than each of [`LIVES`], and those that lived longer.
+    lifespans: [AtomicU64; LIVES.len() + 1],
+    more_than_one_batch: AtomicU64,
+}
+
+/// By how long they live cursors are told apart, in seconds.
+const LIVES: [u64; 6] = [1, 5, 15, 30, 60, 600];
+
+/// The names of these lengths of life.
+pub const LIFESPANS: [&str; LIVES.len() + 1] = [
+    "lessThan1Second",
+    "lessThan5Seconds",
+    "lessThan15Seconds",
+    "lessThan30Seconds",
+    "lessThan1Minute",
+    "lessThan10Minutes",
+    "greaterThanOrEqual10Minutes",
+];
+
+impl Ended {
+    fn count<C>(&self, slot: &Slot<C>, at: Instant) {
+        let lived = at.saturating_duration_since(slot.opened).as_secs();
+        let place = LIVES.partition_point(|limit| *limit <= lived);
+        self.lifespans[place].fetch_add(1, Ordering::Relaxed);
+        if slot.batches > 1 {
+            self.more_than_one_batch.fetch_add(1, Ordering::Relaxed);
+        }
+    }
 }
 
 impl<C> Default for Cursors<C> {
     fn default() -> Self {
-        Cursors { open: Mutex::default(), timed_out: AtomicU64::new(0), total_opened: AtomicU64::new(0) }
+        Cursors {
+            open: Mutex::default(),
+            timed_out: AtomicU64::new(0),
+            total_opened: AtomicU64::new(0),
+            ended: Ended::default(),
+        }
     }
 }
 
@@ -244,6 +284,10 @@ pub struct CursorCounts {
     pub timed_out: u64,
     /// Opened since start.
     pub total_opened: u64,
+    /// Ended, by how long they had lived; see [`LIFESPANS`].
+    pub lifespans: [u64; LIFESPANS.len()],
+    /// Of those that ended, the ones that gave more than one batch.
+    pub more_than_one_batch: u64,
 }
 
 /// The open cursors of a server, whatever they are made of.
@@ -268,6 +312,7 @@ impl<C: Cursor + 'static> OpenCursors for Cursors<C> {
         let slot = open.get(&id)?;
         slot.info.kill();
         if slot.cursor.is_some() {
+            self.ended.count(slot, Instant::now());
             open.remove(&id);
         }
         Some(())
@@ -341,11 +386,13 @@ impl<C: Cursor + 'static> Cursors<C> {
             killed: AtomicBool::new(false),
         });
         let held = info.account.hold(CURSOR_BYTES + 2 * info.command.as_bytes().len() as u64);
+        let now = Instant::now();
         let slot = Slot {
             info,
             _held: held,
             cursor: Some(cursor),
-            last_used: Instant::now(),
+            opened: now,
+            last_used: now,
             batches: 1,
             returned: 0,
         };
@@ -412,6 +459,9 @@ impl<C: Cursor + 'static> Cursors<C> {
             }
             slot.info.kill();
             pinned += usize::from(slot.cursor.is_none());
+            if slot.cursor.is_some() {
+                self.ended.count(slot, Instant::now());
+            }
             slot.cursor.is_none()
         });
         before - open.len() + pinned
@@ -426,7 +476,11 @@ impl<C: Cursor + 'static> Cursors<C> {
         open.retain(|_, slot| {
             let idle = slot.cursor.is_some() && now.duration_since(slot.last_used) >= timeout;
             let with_session = slot.info.lsid.is_some() && !in_sessions;
-            !idle || slot.info.no_timeout || with_session || slot.info.txn_number.is_some()
+            let stays = !idle || slot.info.no_timeout || with_session || slot.info.txn_number.is_some();
+            if !stays {
+                self.ended.count(slot, now);
+            }
+            stays
         });
         self.timed_out.fetch_add((before - open.len()) as u64, Ordering::Relaxed);
     }
@@ -440,6 +494,8 @@ impl<C: Cursor + 'static> Cursors<C> {
             no_timeout: open.values().filter(|slot| slot.info.no_timeout).count() as u64,
             timed_out: self.timed_out.load(Ordering::Relaxed),
             total_opened: self.total_opened.load(Ordering::Relaxed),
+            lifespans: self.ended.lifespans.each_ref().map(|count| count.load(Ordering::Relaxed)),
+            more_than_one_batch: self.ended.more_than_one_batch.load(Ordering::Relaxed),
         }
     }
 }
@@ -454,7 +510,10 @@ impl<C> Cursors<C> {
                 slot.returned += returned;
             }
             _ => {
-                open.remove(&id);
+                if let Some(slot) = open.remove(&id) {
+                    // When its last batch began: nobody reads the clock for this alone.
+                    self.ended.count(&slot, slot.last_used);
+                }
             }
         }
     }

@@ -87,7 +87,7 @@ fn run_counted(
     let command = request.command;
     let count = front.command_counts.get(command.name);
     if !resumed {
-        front.metrics.opcounters.count(command.spec.counter, statements(message, command.spec.counter));
+        count_operations(front, message, command.spec.counter);
         if let Some(count) = count {
             count.total.add(1);
         }
@@ -148,13 +148,28 @@ fn begin(request: &Request<'_>, resumed: bool) -> Instant {
     request.started
 }
 
+fn count_operations(front: &Front, message: &Message<'_>, counter: Counter) {
+    let counters = &front.metrics.opcounters;
+    if counter != Counter::Bulk {
+        return counters.count(counter, statements(message, counter));
+    }
+    match message.sequences.iter().find(|sequence| sequence.name == "ops") {
+        Some(sequence) => counters.count_bulk(sequence.iter()),
+        None => {
+            let list = message.body.get("ops").and_then(|list| list.as_array());
+            counters
+                .count_bulk(list.into_iter().flat_map(|list| list.values()).filter_map(|one| one.as_doc()));
+        }
+    }
+}
+
 /// Statements of a write command, which `opcounters` counts one by one.
 fn statements(message: &Message<'_>, counter: Counter) -> u64 {
     let list = match counter {
         Counter::Insert => "documents",
         Counter::Update => "updates",
         Counter::Delete => "deletes",
-        Counter::Query | Counter::GetMore | Counter::Command => return 1,
+        Counter::Query | Counter::GetMore | Counter::Command | Counter::Bulk => return 1,
     };
     match message.sequences.iter().find(|sequence| sequence.name == list) {
         Some(sequence) => sequence.iter().count() as u64,

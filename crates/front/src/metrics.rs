@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use sheaf_bson::DocWriter;
+use sheaf_bson::{DocWriter, RawDoc};
 
 use crate::command::Counter;
 
@@ -50,6 +50,21 @@ impl OpCounters {
             Counter::Query => self.query.add(1),
             Counter::GetMore => self.getmore.add(1),
             Counter::Command => self.command.add(1),
+            Counter::Bulk => {}
+        }
+    }
+}
+
+impl OpCounters {
+    /// Counts the operations of a `bulkWrite`.
+    pub fn count_bulk<'d>(&self, operations: impl Iterator<Item = RawDoc<'d>>) {
+        for operation in operations {
+            match operation.iter().next().map(|first| first.key()) {
+                Some("insert") => self.insert.add(1),
+                Some("update") => self.update.add(1),
+                Some("delete") => self.delete.add(1),
+                _ => {}
+            }
         }
     }
 }
@@ -195,6 +210,26 @@ pub struct TopEntry {
     pub latencies: [Latency; 4],
 }
 
+/// What sorts have come to.
+#[derive(Default)]
+#[allow(missing_docs)]
+pub struct SortCounts {
+    pub bytes: Count,
+    pub rows: Count,
+    pub spills: Count,
+}
+
+/// How many of certain commands had certain parts.
+#[derive(Default)]
+#[allow(missing_docs)]
+pub struct PartCounts {
+    pub update_pipelines: Count,
+    pub update_array_filters: Count,
+    pub modify_pipelines: Count,
+    pub modify_array_filters: Count,
+    pub aggregates_with_disk: Count,
+}
+
 /// All figures.
 #[derive(Default)]
 #[allow(missing_docs)]
@@ -218,7 +253,14 @@ pub struct Metrics {
     pub keys_examined: Count,
     pub docs_examined: Count,
     pub sorts: Count,
+    /// What has been sorted.
+    pub sorted: SortCounts,
     pub write_conflicts: Count,
+    /// Operations that ended because their time was over, and those whose clients had gone.
+    pub max_time_expired: Count,
+    pub clients_gone: Count,
+    /// Of the commands that have such parts, how many had them.
+    pub parts: PartCounts,
     pub asserts_user: Count,
     pub asserts_regular: Count,
     pub ttl_passes: Count,
@@ -314,6 +356,8 @@ impl Metrics {
             Counter::Delete => entry.remove.add(micros),
             Counter::GetMore => entry.getmore.add(micros),
             Counter::Command => entry.commands.add(micros),
+            // As in MongoDB: what is in it may be of several collections.
+            Counter::Bulk => {}
         }
     }
 }

@@ -3,7 +3,7 @@
 use sheaf_bson::{DocBuf, DocWriter, RawDoc, Value};
 use sheaf_errors::{Code, Result, bail};
 
-use crate::cursors::CursorCounts;
+use crate::cursors::{CursorCounts, LIFESPANS};
 use crate::front::Front;
 use crate::metrics::Count;
 
@@ -149,6 +149,9 @@ pub fn commands(front: &Front, doc: &mut Doc<'_>) {
     called.sort_by_key(|(name, _)| **name);
     for (name, count) in called {
         let mut command = doc.document(name);
+        for (_, part, count) in parts(front).into_iter().filter(|(of, ..)| of == name) {
+            put(&mut command, part, count);
+        }
         command.append("failed", count.failed.get().saturating_sub(count.rejected.get()) as i64);
         if matches!(*name, "aggregate" | "distinct" | "find") {
             put(&mut command, "rejected", &count.rejected);
@@ -157,10 +160,35 @@ pub fn commands(front: &Front, doc: &mut Doc<'_>) {
     }
 }
 
+/// What is counted of single commands besides their calls.
+fn parts(front: &Front) -> [(&'static str, &'static str, &Count); 5] {
+    let parts = &front.metrics.parts;
+    [
+        ("aggregate", "allowDiskUseTrue", &parts.aggregates_with_disk),
+        ("findAndModify", "arrayFilters", &parts.modify_array_filters),
+        ("findAndModify", "pipeline", &parts.modify_pipelines),
+        ("update", "arrayFilters", &parts.update_array_filters),
+        ("update", "pipeline", &parts.update_pipelines),
+    ]
+}
+
+/// `metrics.operation`, as far as every server has it.
+pub fn operation(front: &Front, doc: &mut Doc<'_>) {
+    put(doc, "killedDueToClientDisconnect", &front.metrics.clients_gone);
+    put(doc, "killedDueToMaxTimeMSExpired", &front.metrics.max_time_expired);
+}
+
 /// `metrics.cursor`.
 pub fn cursors(counts: CursorCounts, doc: &mut Doc<'_>) {
+    doc.append("moreThanOneBatch", counts.more_than_one_batch as i64);
     doc.append("timedOut", counts.timed_out as i64);
     doc.append("totalOpened", counts.total_opened as i64);
+    {
+        let mut lifespan = doc.document("lifespan");
+        for (name, count) in LIFESPANS.iter().zip(counts.lifespans) {
+            lifespan.append(name, count as i64);
+        }
+    }
     doc.document("open")
         .append("noTimeout", counts.no_timeout as i64)
         .append("pinned", counts.pinned as i64)

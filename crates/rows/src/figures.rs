@@ -94,11 +94,41 @@ pub fn examined(operator: &mut dyn Operator) -> (u64, u64) {
     (keys, docs)
 }
 
-/// Whether an operator, or one below it, sorts.
-pub fn sorts(operator: &mut dyn Operator) -> bool {
-    let mut sorts = false;
-    report(operator, &mut |figures| sorts |= figures.sorts);
-    sorts
+/// What an operator and all below it have sorted so far; `None`: none of them sorts.
+pub fn sorted(operator: &mut dyn Operator) -> Option<Sorted> {
+    let mut sorted: Option<Sorted> = None;
+    report(operator, &mut |figures| {
+        if figures.sorts {
+            let all = sorted.get_or_insert_default();
+            all.bytes += figures.sorted_bytes;
+            all.rows += figures.sorted_rows;
+            all.spills += figures.spilled.count;
+        }
+    });
+    sorted
+}
+
+/// What sorts have come to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sorted {
+    /// Bytes of what was sorted.
+    pub bytes: u64,
+    /// Rows.
+    pub rows: u64,
+    /// How often they were written to disk for want of memory.
+    pub spills: u64,
+}
+
+impl Sorted {
+    /// What has come since `before`.
+    #[must_use]
+    pub fn since(self, before: Sorted) -> Sorted {
+        Sorted {
+            bytes: self.bytes.saturating_sub(before.bytes),
+            rows: self.rows.saturating_sub(before.rows),
+            spills: self.spills.saturating_sub(before.spills),
+        }
+    }
 }
 
 /// What an operator and all below it have read.

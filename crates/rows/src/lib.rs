@@ -21,7 +21,7 @@ use sheaf_errors::Result;
 
 pub use cx::{Cx, Interrupt, Limits};
 pub use deep::Deep;
-pub use figures::{Figures, Measured, Seen, Witness, examined, report, sorts, tally};
+pub use figures::{Figures, Measured, Seen, Sorted, Witness, examined, report, sorted, tally};
 pub use narrow::Fields;
 pub use simple::{Documents, Empty, Limit, Skip};
 pub use sort::Sort;

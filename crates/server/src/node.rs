@@ -6,11 +6,13 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use sheaf_aggregate::STAGES;
 use sheaf_bson::DocBuf;
 use sheaf_client::pool::Pool;
 use sheaf_errors::Result;
 use sheaf_exec::write::open_buckets::OpenBuckets;
 pub use sheaf_front::front::{Clock, Front, Guest, hostname, new_object_id, shutting_down_error};
+use sheaf_front::metrics::Count;
 use sheaf_storage::{Catalog, Engine, OpTime};
 
 use crate::accounts::KnownAccounts;
@@ -56,6 +58,8 @@ pub struct Node {
     pub query_settings: KnownSettings,
     /// Whoever changes a view holds this until the document that describes it has followed.
     pub views_turn: Mutex<()>,
+    /// How often each stage was asked for, in the order of [`STAGES`].
+    pub stage_counts: Box<[Count]>,
     /// Where the next measurements of time-series collections go.
     pub open_buckets: Arc<OpenBuckets>,
     /// What is compacted in the background.
@@ -96,6 +100,7 @@ impl Node {
             options,
             cursors: Arc::default(),
             sessions: Sessions::new(&front.memory, most),
+            stage_counts: STAGES.iter().map(|_| Count::default()).collect(),
             open_buckets: Arc::new(OpenBuckets::counted(&front.memory)),
             front,
             lock_waiters: AtomicI64::new(0),

@@ -14,6 +14,7 @@ use sheaf_front::generic::ShardVersion;
 pub use sheaf_front::request::{ApiParams, Interrupter};
 use sheaf_front::request::{PlanSource, Request};
 use sheaf_front::role::Wait;
+use sheaf_rows::Sorted;
 use sheaf_shard::Executed;
 use sheaf_storage::{Catalog, Engine, OpTime, Statement, Transaction, View, Write};
 
@@ -182,6 +183,14 @@ impl<'a> Operation<'a> {
     /// The time of the snapshot that is read, for the reply.
     pub fn at_cluster_time(&self) -> Option<Timestamp> {
         self.snapshot.borrow().as_ref().map(View::time)
+    }
+
+    /// Counts what was sorted.
+    pub fn count_sorted(&self, sorted: Sorted) {
+        let counts = &self.front.metrics.sorted;
+        counts.bytes.add(sorted.bytes);
+        counts.rows.add(sorted.rows);
+        counts.spills.add(sorted.spills);
     }
 
     /// Whether what it does is to be told at length.

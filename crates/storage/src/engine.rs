@@ -20,6 +20,7 @@ use crate::index::{Index, IndexKind};
 use crate::keys::prefix_range;
 use crate::oplog::{self, LogEntry, Statement};
 use crate::options::{Interrupt, OpTime, Options};
+use crate::plans::PlanFigures;
 use crate::read::validate::{Validation, validate};
 use crate::read::view::View;
 use crate::sequencer::Sequencer;
@@ -74,6 +75,11 @@ impl Engine {
     /// The newest catalog, without taking a snapshot.
     pub fn catalog(&self) -> Arc<Catalog> {
         self.core().published.catalog()
+    }
+
+    /// What is remembered of plans, and how often collections were scanned.
+    pub fn plan_figures(&self) -> PlanFigures {
+        self.core().published.plans.figures()
     }
 
     /// Whether this is the newest catalog still.

@@ -67,6 +67,8 @@ pub struct ChosenPlans {
     /// Queries of several plans for which one was remembered, and those for which none was.
     hits: AtomicU64,
     misses: AtomicU64,
+    /// Scans of whole collections: all, and those of cursors that are not tailable.
+    scans: (AtomicU64, AtomicU64),
 }
 
 /// Figures of what is remembered.
@@ -80,6 +82,10 @@ pub struct PlanFigures {
     pub hits: u64,
     /// Those for which none was.
     pub misses: u64,
+    /// Scans of whole collections.
+    pub scans: u64,
+    /// Those of cursors that are not tailable.
+    pub scans_not_tailable: u64,
 }
 
 impl ChosenPlans {
@@ -102,6 +108,14 @@ impl ChosenPlans {
         count.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// Counts scans of whole collections.
+    pub fn count_scans(&self, scans: u64, tailable: bool) {
+        self.scans.0.fetch_add(scans, Ordering::Relaxed);
+        if !tailable {
+            self.scans.1.fetch_add(scans, Ordering::Relaxed);
+        }
+    }
+
     /// What is remembered, and how often that was of use.
     pub fn figures(&self) -> PlanFigures {
         let remembered = self.entries.lock();
@@ -111,6 +125,8 @@ impl ChosenPlans {
             bytes: remembered.bytes + choices,
             hits: self.hits.load(Ordering::Relaxed),
             misses: self.misses.load(Ordering::Relaxed),
+            scans: self.scans.0.load(Ordering::Relaxed),
+            scans_not_tailable: self.scans.1.load(Ordering::Relaxed),
         }
     }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use sheaf_bson::RawDoc;
 use sheaf_errors::{Code, Result, bail};
 use sheaf_meter::Held;
-use sheaf_rows::{BoxOperator, Cx, Figures, Operator, Row, Step, report};
+use sheaf_rows::{BoxOperator, Cx, Figures, Operator, Row, Sorted, Step, report};
 use sheaf_storage::Collection;
 
 use super::Reads;
@@ -191,6 +191,11 @@ impl Executor {
     /// Sum of keys and documents looked at.
     pub fn examined(&mut self) -> (u64, u64) {
         sheaf_rows::examined(&mut self.root)
+    }
+
+    /// What its plan has sorted.
+    pub fn sorted(&mut self) -> Sorted {
+        sheaf_rows::sorted(&mut self.root).unwrap_or_default()
     }
 
     /// Whether the end was reached.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::plan::PlanNode;
 use crate::run::{Chosen, Executor};
-use sheaf_rows::Figures;
+use sheaf_rows::{Figures, Sorted};
 
 /// What a statement has looked at and met so far. It is kept where a statement that fails, or is stopped, leaves it: of those above all
 /// somebody wants to know what they did.
@@ -17,6 +17,8 @@ pub struct Seen {
     pub conflicts: Cell<u64>,
     way: RefCell<Way>,
     chosen: Cell<Chosen>,
+    /// What was sorted for it.
+    pub sorted: Cell<Sorted>,
     /// Whether what the stages of the plan have done is kept.
     watched: bool,
     stages: RefCell<Vec<Figures>>,
@@ -85,6 +87,9 @@ impl Seen {
         let (keys, docs) = executor.examined();
         self.add(keys, docs);
         self.chosen.set(executor.chosen());
+        if executor.plan().blocks() {
+            self.sorted.set(executor.sorted());
+        }
         if self.watched {
             self.stages.replace(executor.figures());
         }

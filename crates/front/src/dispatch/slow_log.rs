@@ -43,6 +43,11 @@ pub fn count(role: &dyn Role, op: &Request<'_>, outcome: &RequestOutcome) {
     front.metrics.docs_updated.add(metrics.matched.get().unwrap_or(0));
     front.metrics.docs_deleted.add(metrics.deleted.get().unwrap_or(0));
     front.metrics.sorts.add(metrics.sorts.get());
+    match outcome.error.as_ref().map(|error| error.code()) {
+        Some(Code::MAX_TIME_MS_EXPIRED) => front.metrics.max_time_expired.add(1),
+        Some(Code::CLIENT_DISCONNECT) => front.metrics.clients_gone.add(1),
+        _ => {}
+    }
     front.metrics.write_conflicts.add(metrics.write_conflicts.get());
     let (named, had) = (op.generic.read_concern, op.read_concern());
     front.metrics.read_concerns.count(op.command.name, op.in_transaction(), named, had);

@@ -47,6 +47,7 @@ fn sessions(router: &Router, doc: &mut Doc<'_>) {
 fn metrics(router: &Router, doc: &mut Doc<'_>) {
     status::commands(router, &mut doc.document("commands"));
     status::cursors(router.cursors.counts(), &mut doc.document("cursor"));
+    status::operation(router, &mut doc.document("operation"));
 }
 
 fn sharding(router: &Router, doc: &mut Doc<'_>) {

@@ -382,3 +382,139 @@ fn sorts_and_what_writes_find_are_counted() {
         assert_eq!(grown, [sorts, updated, deleted, docs], "{command:?}");
     }
 }
+
+/// The number at a path of `serverStatus`.
+fn status(connection: &mut Connection, path: &str) -> i64 {
+    let status = connection.run(&doc! { "serverStatus": 1, "$db": "admin" });
+    text_at(&status, path).parse().unwrap_or_else(|_| panic!("{path}"))
+}
+
+/// How much figures of `serverStatus` grow while `work` is done.
+fn grown<const N: usize>(
+    connection: &mut Connection,
+    paths: [&str; N],
+    work: impl FnOnce(&mut Connection),
+) -> [i64; N] {
+    let before = paths.map(|path| status(connection, path));
+    work(connection);
+    let after = paths.map(|path| status(connection, path));
+    std::array::from_fn(|at| after[at] - before[at])
+}
+
+#[test]
+fn server_status_counts_what_plans_and_cursors_come_to() {
+    let server = Server::start(|_, _| {});
+    let mut connection = server.connect();
+    fill(&mut connection);
+    let scans = ["total", "nonTailable"].map(|name| format!("metrics.queryExecutor.collectionScans.{name}"));
+    let scans = [&*scans[0], &*scans[1]];
+    run(&mut connection, doc! { "create": "capped", "capped": true, "size": 4096 });
+    run(&mut connection, doc! { "insert": "capped", "documents": &list(&[doc! { "x": 1 }]) });
+    let all = grown(&mut connection, scans, |connection| {
+        run(connection, doc! { "find": "c", "filter": { "b": 1 } });
+        run(connection, doc! { "find": "c", "filter": { "a": 1 } });
+        run(connection, doc! { "find": "capped", "tailable": true });
+    });
+    assert_eq!(all, [2, 1]);
+
+    let sorts = ["totalBytesSorted", "totalKeysSorted"].map(|name| format!("metrics.query.sort.{name}"));
+    let all = grown(&mut connection, [&*sorts[0], &*sorts[1]], |connection| {
+        run(connection, doc! { "find": "c", "sort": { "b": 1 }, "projection": { "b": 1 } });
+        let stages = list(&[doc! { "$group": { "_id": "$a" } }, doc! { "$sort": { "_id": 1 } }]);
+        run(connection, doc! { "aggregate": "c", "pipeline": &stages, "cursor": {} });
+        let change = doc! { "$set": { "z": 1 } };
+        run(connection, doc! { "findAndModify": "c", "sort": { "b": 1 }, "update": &change });
+    });
+    assert_eq!(all[1], 5 + 2 + 5);
+    assert!(all[0] > 12 * 10, "{all:?}");
+
+    run(
+        &mut connection,
+        doc! { "createIndexes": "c", "indexes": &list(&[doc! { "key": { "a": 1, "b": 1 }, "name": "ab" }]) },
+    );
+    let cache = ["classic.hits", "classic.misses", "totalQueryShapes"];
+    let cache = cache.map(|name| format!("metrics.query.planCache.{name}"));
+    let all = grown(&mut connection, [&*cache[0], &*cache[1], &*cache[2]], |connection| {
+        for _ in 0..3 {
+            run(connection, doc! { "find": "c", "filter": { "a": 1, "b": -1 } });
+        }
+    });
+    assert_eq!(all, [2, 1, 1]);
+
+    let cursors =
+        ["moreThanOneBatch", "lifespan.lessThan1Second"].map(|name| format!("metrics.cursor.{name}"));
+    let all = grown(&mut connection, [&*cursors[0], &*cursors[1]], |connection| {
+        for more in [true, false] {
+            let reply = run(connection, doc! { "find": "c", "batchSize": 2 });
+            let id = text_at(&reply, "cursor.id").parse::<i64>().unwrap();
+            match more {
+                true => _ = run(connection, doc! { "getMore": id, "collection": "c" }),
+                false => {
+                    let ids = ArrayBuf::build(|ids| _ = ids.push(id));
+                    run(connection, doc! { "killCursors": "c", "cursors": &ids });
+                }
+            }
+        }
+    });
+    assert_eq!(all, [1, 2]);
+}
+
+#[test]
+fn server_status_counts_operations_and_their_parts() {
+    let server = Server::start(|_, _| {});
+    let mut connection = server.connect();
+    fill(&mut connection);
+    let ops = list(&[
+        doc! { "insert": 0, "document": { "_id": 20 } },
+        doc! { "insert": 0, "document": { "_id": 21 } },
+        doc! { "update": 0, "filter": { "_id": 20 }, "updateMods": { "$set": { "b": 1 } } },
+        doc! { "delete": 0, "filter": { "_id": 20 } },
+    ]);
+    let bulk =
+        doc! { "bulkWrite": 1, "ops": &ops, "nsInfo": &list(&[doc! { "ns": "told.c" }]), "$db": "admin" };
+    let counters = ["insert", "update", "delete", "command"].map(|name| format!("opcounters.{name}"));
+    let counters = counters.each_ref().map(|name| &**name);
+    let all = grown(&mut connection, counters, |connection| _ = connection.run(&bulk));
+    // `command` has the calls of serverStatus: three after its own, and three up to its own.
+    assert_eq!(all, [2, 1, 1, 4]);
+
+    let stages =
+        ["$match", "$lookup", "$facet", "$count"].map(|name| format!("metrics.aggStageCounters.{name}"));
+    let stages = stages.each_ref().map(|name| &**name);
+    let pipeline = list(&[
+        doc! { "$match": { "a": 1 } },
+        doc! { "$lookup": { "from": "c", "pipeline": &list(&[doc! { "$match": {} }]), "as": "j" } },
+        doc! { "$facet": { "x": &list(&[doc! { "$count": "n" }]), "y": &list(&[doc! { "$match": {} }]) } },
+    ]);
+    let all = grown(&mut connection, stages, |connection| {
+        run(connection, doc! { "aggregate": "c", "pipeline": &pipeline, "cursor": {} });
+    });
+    assert_eq!(all, [3, 1, 1, 1]);
+
+    let parts =
+        ["update.pipeline", "update.arrayFilters", "findAndModify.pipeline", "aggregate.allowDiskUseTrue"];
+    let parts = parts.map(|name| format!("metrics.commands.{name}"));
+    let parts = parts.each_ref().map(|name| &**name);
+    let change = list(&[doc! { "$set": { "z": 1 } }]);
+    run(&mut connection, doc! { "findAndModify": "c", "update": &change });
+    run(&mut connection, doc! { "update": "c", "updates": &list(&[doc! { "q": {}, "u": &change }]) });
+    let all = grown(&mut connection, parts, |connection| {
+        run(connection, doc! { "findAndModify": "c", "update": &change });
+        let filters = list(&[doc! { "e": 1 }]);
+        let filtered = doc! { "q": {}, "u": { "$set": { "l.$[e]": 1 } }, "arrayFilters": &filters };
+        let updates = list(&[doc! { "q": {}, "u": &change }, filtered]);
+        run(connection, doc! { "update": "c", "updates": &updates });
+        run(
+            connection,
+            doc! { "aggregate": "c", "pipeline": &list(&[]), "cursor": {}, "allowDiskUse": true },
+        );
+    });
+    assert_eq!(all, [1, 1, 1, 1]);
+
+    let expired = ["metrics.operation.killedDueToMaxTimeMSExpired"];
+    let slow = doc! { "find": "c", "filter": { "$where": "for (;;) ; return true" }, "maxTimeMS": 5 };
+    let all = grown(&mut connection, expired, |connection| {
+        assert_eq!(number(&run(connection, slow), "code"), 50);
+    });
+    assert_eq!(all, [1]);
+}

@@ -1,10 +1,11 @@
 //! `aggregate`.
 
-use sheaf_aggregate::{Namespace, stage_entry};
+use sheaf_aggregate::{Namespace, STAGES, stage_entry};
 use sheaf_bson::{DocBuf, RawDoc, Value};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_exec::plan::query::Hint;
 use sheaf_expr::ParseCx;
+use sheaf_front::metrics::Count;
 use sheaf_storage::Uuid;
 
 use super::change_stream;
@@ -87,6 +88,28 @@ impl<'a> Command<'a, Operation<'a>> for Aggregate<'a> {
     }
 }
 
+/// Counts the stages that somebody asks for, those of pipelines within stages too.
+fn count_stages(pipeline: RawDoc<'_>, counts: &[Count]) {
+    for stage in pipeline.values().filter_map(|stage| stage.as_doc()?.iter().next()) {
+        if let Ok(at) = STAGES.binary_search_by(|entry| entry.name.cmp(stage.key())) {
+            counts[at].add(1);
+        }
+        let Value::Document(argument) = stage.value() else { continue };
+        match stage.key() {
+            "$lookup" | "$unionWith" => {
+                if let Some(inner) = argument.get("pipeline").and_then(|inner| inner.as_array()) {
+                    count_stages(inner, counts);
+                }
+            }
+            "$facet" => argument
+                .iter()
+                .filter_map(|facet| facet.value().as_array())
+                .for_each(|inner| count_stages(inner, counts)),
+            _ => {}
+        }
+    }
+}
+
 impl<'a> Aggregate<'a> {
     fn check_in_transaction(&self) -> Result<()> {
         let stages = self.pipeline.values().filter_map(|stage| stage.as_doc());
@@ -129,6 +152,8 @@ impl<'a> Aggregate<'a> {
         }
         let mut cx = self.parse_cx(op)?;
         let pipeline = parse(self.pipeline, &namespace, &mut cx)?;
+        op.front.metrics.parts.aggregates_with_disk.add(u64::from(self.allow_disk_use == Some(true)));
+        count_stages(self.pipeline, &op.node().stage_counts);
         self.check_fusion(op, &namespace)?;
         if let Some(target) = pipeline.target_namespace() {
             check_writable(op, &target.collection)?;

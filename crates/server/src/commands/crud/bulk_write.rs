@@ -79,7 +79,7 @@ impl<'a> Command<'a, Operation<'a>> for BulkWrite<'a> {
             may_bulk_write,
         ),
         spread: Spread::Targeted,
-        counter: Counter::Command,
+        counter: Counter::Bulk,
         threads: Threads::Data,
         ends_with_client: false,
     };

@@ -130,6 +130,10 @@ impl<'a> Command<'a, Operation<'a>> for FindAndModify<'a> {
             });
             return Ok(reply);
         }
+        let parts = &op.front.metrics.parts;
+        parts.modify_pipelines.add(u64::from(matches!(self.update, Value::Array(_))));
+        let filtered = self.array_filters.as_ref().is_some_and(|filters| !filters.is_empty());
+        parts.modify_array_filters.add(u64::from(filtered));
         op.before_retryable_write()?;
         op.writing.set(if self.remove { Writing::Others } else { Writing::One });
         let point = self.point();
@@ -267,7 +271,7 @@ impl<'a> FindAndModify<'a> {
 
     /// Notes what it has looked at, and how.
     fn tell(&self, op: &Operation<'_>, seen: &Seen) {
-        add_seen(op.metrics(), seen);
+        add_seen(op, seen);
         let written = if self.remove { "EXPRESS_DELETE" } else { "EXPRESS_UPDATE" };
         op.metrics().plan_summary.replace(seen.summary(written).map(Into::into));
         op.metrics().plan_source.set(source(seen.chosen()));

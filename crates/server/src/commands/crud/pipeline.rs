@@ -13,7 +13,7 @@ use sheaf_exec::plan::query::Hint;
 use sheaf_expr::ParseCx;
 use sheaf_front::access::Rights;
 use sheaf_front::operations;
-use sheaf_rows::{BoxOperator, Cx, Limits, Operator, Step, examined, pull, sorts};
+use sheaf_rows::{BoxOperator, Cx, Limits, Operator, Sorted, Step, examined, pull, sorted};
 
 use crate::commands::timeseries::make_view;
 use crate::cursors::{Batch, Filled, ServerCursor};
@@ -151,6 +151,8 @@ pub struct PipelineCursor {
     summary: String,
     /// What a cursor on a change stream has besides.
     stream: Option<StreamCursor>,
+    /// What was sorted for it so far.
+    sorted: Sorted,
 }
 
 /// A change stream, as its cursor sees it.
@@ -248,7 +250,8 @@ impl PipelineCursor {
         };
         let stream = pipeline.change_stream().zip(db.change_stream());
         let stream = stream.map(|(stream, position)| StreamCursor::of(stream, position));
-        Ok(PipelineCursor { run, db, limits, waiting: None, summary, stream })
+        let sorted = Sorted::default();
+        Ok(PipelineCursor { run, db, limits, waiting: None, summary, stream, sorted })
     }
 
     /// Pulls rows at the state that the command reads; afterwards the cursor holds nothing of it.
@@ -269,7 +272,11 @@ impl PipelineCursor {
         let after = examined(&mut *self.run);
         self.db.reads().detach();
         op.metrics().examined(before, after);
-        op.metrics().sorts.set(u64::from(sorts(&mut *self.run)));
+        if let Some(sorted) = sorted(&mut *self.run) {
+            op.metrics().sorts.set(1);
+            let before = std::mem::replace(&mut self.sorted, sorted);
+            op.count_sorted(sorted.since(before));
+        }
         if let Some(position) = self.db.take_committed() {
             op.note_commit(position);
         }

@@ -12,7 +12,7 @@ use sheaf_exec::run::{Executor, Reads};
 use sheaf_expr::ParseCx;
 use sheaf_query::matcher::{Features, Matcher};
 use sheaf_query::sort::FindSort;
-use sheaf_rows::{Cx, Limits, Operator};
+use sheaf_rows::{Cx, Limits, Operator, Sorted};
 
 use super::resume;
 use crate::cursors::{Batch, Filled, ServerCursor};
@@ -163,6 +163,8 @@ pub struct PlanCursor {
     at_end: bool,
     /// The query, where what its stages do is told.
     watched: Option<Box<Query>>,
+    /// What was sorted for it so far.
+    sorted: Sorted,
 }
 
 /// Notes what the stages of a plan have done.
@@ -192,6 +194,7 @@ impl PlanCursor {
             left: query.limit,
             at_end: false,
             watched: None,
+            sorted: Sorted::default(),
         }
     }
 
@@ -226,7 +229,11 @@ impl ServerCursor for PlanCursor {
         self.reads.detach();
         let done = filled?.unwrap_or(true);
         op.metrics().examined(before, self.executor.examined());
-        op.metrics().sorts.set(u64::from(self.executor.plan().blocks()));
+        if self.executor.plan().blocks() {
+            op.metrics().sorts.set(1);
+            let before = std::mem::replace(&mut self.sorted, self.executor.sorted());
+            op.count_sorted(self.sorted.since(before));
+        }
         self.left = self.left.map(|left| left.saturating_sub(batch.count() as u64));
         self.at_end = done && !self.tailable && self.left != Some(0);
         Ok(if done { Filled::Exhausted } else { Filled::More })

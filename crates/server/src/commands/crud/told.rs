@@ -92,9 +92,8 @@ impl<'s> Telling<'s> {
         error: Option<&Error>,
         query: &dyn Fn() -> Result<Query>,
     ) {
-        let all = op.metrics();
         let (keys, docs) = self.seen.examined();
-        add_seen(all, &self.seen);
+        add_seen(op, &self.seen);
         let (namespace, took) = (self.namespace, self.began.elapsed());
         let documents = &self.documents;
         let statement = Statement { kind: self.kind, sent: self.sent, documents, namespace, took, error };
@@ -158,7 +157,9 @@ impl<'s> Telling<'s> {
 }
 
 /// Adds what a statement has looked at to the figures of its command.
-pub fn add_seen(all: &OpMetrics, seen: &Seen) {
+pub fn add_seen(op: &Operation<'_>, seen: &Seen) {
+    op.count_sorted(seen.sorted.get());
+    let all = op.metrics();
     all.examined((0, 0), seen.examined());
     all.sorts.set(all.sorts.get() + u64::from(seen.sorts()));
     all.write_conflicts.set(all.write_conflicts.get() + seen.conflicts.get());

@@ -86,6 +86,11 @@ impl<'a> Command<'a, Operation<'a>> for Update<'a> {
         op.metrics().namespace.replace(Some(namespace.clone()));
         let statements: Vec<UpdateOne<'a>> =
             self.updates.iter().map(UpdateOne::parse).collect::<Result<_>>()?;
+        let parts = &op.front.metrics.parts;
+        for one in &statements {
+            parts.update_pipelines.add(u64::from(matches!(one.u, Value::Array(_))));
+            parts.update_array_filters.add(u64::from(!one.array_filters.is_empty()));
+        }
         if let Some(reply) = self.fields.mismatch(op, &namespace)? {
             return Ok(reply.with("nModified", 0));
         }

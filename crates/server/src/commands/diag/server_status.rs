@@ -2,6 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
+use sheaf_aggregate::STAGES;
 use sheaf_errors::Result;
 use sheaf_front::status::{self, Doc, Section, put};
 use sheaf_storage::{Collection, Index, IndexKind};
@@ -219,6 +220,12 @@ fn transactions(node: &Node, doc: &mut Doc<'_>) {
 
 fn metrics(node: &Node, doc: &mut Doc<'_>) {
     let metrics = &node.metrics;
+    {
+        let mut stages = doc.document("aggStageCounters");
+        for (stage, count) in STAGES.iter().zip(&node.stage_counts) {
+            put(&mut stages, stage.name, count);
+        }
+    }
     status::commands(node, &mut doc.document("commands"));
     status::cursors(node.cursors.counts(), &mut doc.document("cursor"));
     {
@@ -230,11 +237,31 @@ fn metrics(node: &Node, doc: &mut Doc<'_>) {
     }
     {
         let mut operation = doc.document("operation");
+        status::operation(node, &mut operation);
         operation.append("scanAndOrder", metrics.sorts.get() as i64);
         operation.append("writeConflicts", metrics.write_conflicts.get() as i64);
     }
+    let plans = node.engine().plan_figures();
+    {
+        let mut query = doc.document("query");
+        {
+            let mut cache = query.document("planCache");
+            cache.append("totalQueryShapes", plans.shapes as i64);
+            cache.append("totalSizeEstimateBytes", plans.bytes as i64);
+            let (hits, misses) = (plans.hits as i64, plans.misses as i64);
+            cache.document("classic").append("hits", hits).append("misses", misses);
+        }
+        let mut sort = query.document("sort");
+        put(&mut sort, "spillToDisk", &metrics.sorted.spills);
+        put(&mut sort, "totalBytesSorted", &metrics.sorted.bytes);
+        put(&mut sort, "totalKeysSorted", &metrics.sorted.rows);
+    }
     {
         let mut executor = doc.document("queryExecutor");
+        executor
+            .document("collectionScans")
+            .append("nonTailable", plans.scans_not_tailable as i64)
+            .append("total", plans.scans as i64);
         put(&mut executor, "scanned", &metrics.keys_examined);
         put(&mut executor, "scannedObjects", &metrics.docs_examined);
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use sheaf_bson::{Bump, DocBuf, RawDoc, Value};
+use sheaf_bson::{Bump, DocBuf, Element, RawDoc, Value};
 use sheaf_collation::SharedCollator;
 use sheaf_expr::{Deps, Env, ParseCx};
 use sheaf_query::matcher::Matcher;
@@ -177,4 +177,38 @@ pub(crate) fn both(a: &Matcher, b: &Matcher) -> Option<Arc<Matcher>> {
         return Some(Arc::new(Matcher::everything()));
     }
     conjunction(&clauses, a.collator())
+}
+
+/// What of a filter holds for a document whatever documents are taken out of it, if it holds for what is left: comparisons with
+/// single values that are not null.
+pub(crate) fn lasting(filter: &Matcher) -> Option<Arc<Matcher>> {
+    let lasting: Vec<DocBuf> = clauses(filter).iter().filter_map(lasting_clause).collect();
+    if lasting.is_empty() { None } else { conjunction(&lasting, filter.collator()) }
+}
+
+fn lasting_clause(clause: &DocBuf) -> Option<DocBuf> {
+    let field = clause.as_raw().iter().next()?;
+    let path = field.key();
+    // Elements of arrays that go leave others in their place.
+    let has_place = path.split('.').any(|part| part.bytes().all(|byte| byte.is_ascii_digit()));
+    if path.starts_with('$') || has_place {
+        return None;
+    }
+    let Value::Document(operators) = field.value() else {
+        return is_single(field.value()).then(|| clause.clone());
+    };
+    let lasts = |operator: &Element<'_>| match (operator.key(), operator.value()) {
+        ("$eq" | "$gt" | "$gte" | "$lt" | "$lte", value) => is_single(value),
+        ("$in", Value::Array(list)) => list.values().all(is_single),
+        ("$regex" | "$options" | "$mod", _) => true,
+        _ => false,
+    };
+    let kept = DocBuf::build(|out| operators.iter().filter(lasts).for_each(|o| _ = out.append_element(o)));
+    if kept.as_raw().is_empty() { None } else { Some(DocBuf::new().with(path, &kept)) }
+}
+
+/// Whether a value has nothing in it that could go, and is not equal to what is missing.
+fn is_single(value: Value<'_>) -> bool {
+    !value.is_nullish()
+        && !matches!(value, Value::Document(_) | Value::Array(_) | Value::MinKey | Value::MaxKey)
 }

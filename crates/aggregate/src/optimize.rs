@@ -11,7 +11,7 @@ use crate::stage::{Shape, SharedStage, Stage, dependencies_of};
 pub(crate) fn optimize(stages: &mut Vec<SharedStage>) {
     loop {
         let before = stages.len();
-        let moved = push_matches(stages);
+        let moved = push_matches(stages) | take_inside(stages);
         merge_neighbours(stages);
         if !moved && stages.len() == before {
             break;
@@ -83,6 +83,19 @@ fn push_matches(stages: &mut Vec<SharedStage>) -> bool {
             }
         }
         at += 1;
+    }
+    moved
+}
+
+/// Moves stages before those that do the same for the rows that they add.
+fn take_inside(stages: &mut [SharedStage]) -> bool {
+    let mut moved = false;
+    for at in 1..stages.len() {
+        if let Some(with_next) = stages[at - 1].with_next_inside(&stages[at]) {
+            stages[at - 1] = with_next;
+            stages.swap(at - 1, at);
+            moved = true;
+        }
     }
     moved
 }

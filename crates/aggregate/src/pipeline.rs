@@ -180,6 +180,16 @@ impl Pipeline {
         }
     }
 
+    /// The pipeline with a stage behind its own, and the name that it has there.
+    #[must_use]
+    pub(crate) fn with_last(&self, stage: SharedStage, document: DocBuf) -> Pipeline {
+        let mut longer = self.clone();
+        longer.given.push(Given { document, stages: SmallVec::from_iter([stage.clone()]) });
+        longer.stages.push(stage);
+        crate::optimize::optimize(&mut longer.stages);
+        longer
+    }
+
     /// The pipeline without its last stage.
     pub fn without_last(&self) -> Pipeline {
         let mut rest = self.clone();

@@ -453,6 +453,12 @@ pub trait Stage: fmt::Debug + Send + Sync {
         None
     }
 
+    /// The same stage, doing what the next does for the rows that do not come from its input: then the next may stand before it.
+    fn with_next_inside(&self, next: &SharedStage) -> Option<SharedStage> {
+        let _ = next;
+        None
+    }
+
     /// Whether [`giving_only`](Self::giving_only) is worth asking for.
     fn can_give_less(&self) -> bool {
         false

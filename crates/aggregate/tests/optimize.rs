@@ -45,6 +45,11 @@ const STAGES: &[&str] = &[
     "{$unset: \"c.d\"}",
     "{$unwind: \"$c\"}",
     "{$unwind: {path: \"$b\", preserveNullAndEmptyArrays: true, includeArrayIndex: \"x\"}}",
+    "{$redact: {$cond: [{$eq: [\"$d\", 2]}, \"$$PRUNE\", \"$$DESCEND\"]}}",
+    "{$redact: {$cond: [{$eq: [\"$e\", 1]}, \"$$PRUNE\", \"$$DESCEND\"]}}",
+    "{$unionWith: {pipeline: [{$documents: [{_id: 20, a: 2, b: 1, c: {d: 2, e: 1}}, {_id: 21, a: [], c: [3]}]}]}}",
+    "{$match: {a: {$gte: 1, $ne: 2}, \"c.d\": {$in: [1, 2]}}}",
+    "{$match: {\"c.d\": {$exists: false}}}",
     "{$count: \"a\"}",
     "{$replaceRoot: {newRoot: {a: \"$b\", c: \"$c\", _id: \"$_id\"}}}",
 ];
@@ -96,6 +101,19 @@ proptest! {
         }
         prop_assert_eq!(whole, drain(source), "{:?}", stages);
     }
+}
+
+#[test]
+fn matches_are_asked_on_both_sides_of_unions_and_before_redaction() {
+    let union = "{$unionWith: {pipeline: [{$documents: [{_id: 20, a: 2, b: 1}]}]}}";
+    let pipeline = parse(&[union, "{$project: {a: 1, b: 1}}", "{$match: {b: 1}}"]);
+    let names: Vec<_> = pipeline.stages().iter().map(|stage| stage.name()).collect();
+    assert_eq!(names, ["$match", "$project", "$unionWith"]);
+    let redact = "{$redact: {$cond: [{$eq: [\"$d\", 2]}, \"$$PRUNE\", \"$$DESCEND\"]}}";
+    let pipeline = parse(&[redact, "{$match: {a: {$gt: 1, $ne: 5}, b: null, \"c.0\": 3, x: {y: 1}}}"]);
+    let names: Vec<_> = pipeline.stages().iter().map(|stage| stage.name()).collect();
+    assert_eq!(names, ["$match", "$redact", "$match"]);
+    assert_eq!(text::show(pipeline.head().matcher.unwrap().filter()), "{a: {$gt: 1}}");
 }
 
 #[test]

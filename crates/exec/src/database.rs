@@ -335,6 +335,8 @@ pub fn head_query(pipeline: &Pipeline) -> (Query, usize) {
         .dependencies_from(done)
         .filter(|deps| deps.metadata.is_empty())
         .map(|deps| deps.paths.into_iter().collect());
+    // Who reads nothing of the documents wants to know how many there are, which keys tell as well.
+    query.counting = query.sort.is_none() && query.only_paths.as_ref().is_some_and(Vec::is_empty);
     if let (0, Some(StageShape::Sample(wanted))) =
         (done, pipeline.stages().first().map(|stage| stage.shape()))
     {

@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 
-use sheaf_bson::{Bump, RawDoc, Value, array_in, document_in};
+use sheaf_bson::{Bump, DocBuf, RawDoc, Value, array_in, document_in};
 use sheaf_errors::{Result, bail};
 use sheaf_expr::{Deps, Env, Expr, Slot};
+use sheaf_query::matcher::Matcher;
 
 use crate::database::SharedDatabase;
+use crate::filters;
 use crate::print;
 use crate::stage::{Needs, Reads, SharedStage, Split, Stage, StageCx, StageEntry};
 use sheaf_rows::{BoxOperator, Cx, Operator, Row, Step, let_go};
@@ -18,9 +20,13 @@ pub(crate) const REDACT: StageEntry =
 /// A parsed `$redact`.
 #[derive(Debug)]
 pub struct Redact {
-    expr: Expr,
+    expr: Arc<Expr>,
     /// `$$ROOT`, which stays the whole document at every level.
     root: Slot,
+    /// As it was given.
+    given: DocBuf,
+    /// What a `$match` behind it says of its input is known.
+    is_bounded: bool,
 }
 
 pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<SharedStage>> {
@@ -30,7 +36,8 @@ pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<Sha
     let expr = Expr::parse(argument, cx.expr);
     cx.expr.set_redact(false);
     cx.expr.leave(scope);
-    Ok(vec![Arc::new(Redact { expr: expr?, root })])
+    let given = DocBuf::new().with("$redact", argument);
+    Ok(vec![Arc::new(Redact { expr: Arc::new(expr?), root, given, is_bounded: false })])
 }
 
 impl Redact {
@@ -94,6 +101,19 @@ impl Stage for Redact {
 
     fn dependencies(&self, _deps: &mut Deps) -> Reads {
         Reads::All
+    }
+
+    fn bounded_by(&self, filter: &Matcher) -> Option<(Option<Arc<Matcher>>, SharedStage)> {
+        if self.is_bounded {
+            return None;
+        }
+        let (expr, given) = (self.expr.clone(), self.given.clone());
+        let bounded = Redact { expr, root: self.root, given, is_bounded: true };
+        Some((filters::lasting(filter), Arc::new(bounded)))
+    }
+
+    fn spec(&self) -> Option<DocBuf> {
+        Some(self.given.clone())
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use sheaf_bson::{RawDoc, Type, Value};
+use sheaf_bson::{DocBuf, RawDoc, Type, Value, doc};
 use sheaf_errors::{Code, Result, bail};
 
 use crate::database::SharedDatabase;
@@ -13,6 +13,7 @@ use crate::parse;
 use crate::pipeline::SharedPipeline;
 use crate::stage::{Needs, Place, Reads, Shape, SharedStage, Split, Stage, StageCx, StageEntry};
 use sheaf_expr::Deps;
+use sheaf_query::projection::Kind;
 use sheaf_rows::{BoxOperator, Cx, Figures, Operator, Row, Step};
 
 /// `$unionWith`.
@@ -87,6 +88,31 @@ impl Stage for Union {
 
     fn shape(&self) -> Shape<'_> {
         Shape::Union { from: self.from.as_ref(), pipeline: &self.pipeline }
+    }
+
+    /// What only looks at each document by itself does so on either side.
+    fn with_next_inside(&self, next: &SharedStage) -> Option<SharedStage> {
+        let spec = match next.shape() {
+            Shape::Match(filter) if !filter.has_expr() => doc! { "$match": filter.filter() },
+            Shape::Project(projection)
+                if !projection.is_computed() && projection.kind() != Kind::Addition =>
+            {
+                doc! { "$project": &projection.to_doc() }
+            }
+            _ => return None,
+        };
+        let pipeline = self.pipeline.with_last(next.clone(), spec);
+        Some(Arc::new(Union { from: self.from.clone(), pipeline: Arc::new(pipeline) }))
+    }
+
+    fn spec(&self) -> Option<DocBuf> {
+        Some(DocBuf::build(|out| {
+            let mut spec = out.document("$unionWith");
+            if let Some(from) = &self.from {
+                spec.append("coll", from.collection.as_str());
+            }
+            spec.append("pipeline", &self.pipeline.spec());
+        }))
     }
 
     fn foreign_namespaces(&self, found: &mut Vec<Namespace>) {

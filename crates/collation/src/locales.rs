@@ -202,7 +202,7 @@ pub(crate) fn language_tag(locale: &str, backwards: bool) -> String {
             "en" | "en_US" | "fr" | "de" | "it" | "nl" | "pt" | "id" | "ga" | "ms" | "sw" | "zu" | "lb",
             true,
         ) if variant.is_empty() => "fr_CA",
-        ("en_US_POSIX", _) => "en_US-u-va-posix",
+        ("en_US_POSIX", _) => "en_US-posix",
         (name, _) => name,
     };
     let mut tag = name.replace('_', "-");

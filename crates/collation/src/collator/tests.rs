@@ -132,3 +132,33 @@ proptest! {
         prop_assert_eq!(encoded(b, true).cmp(&encoded(a, true)), collator.compare_values(x, y));
     }
 }
+
+/// Locales for which CLDR has rules, and the data that is compiled in has none; docs/compatibility.md names them.
+const WITHOUT_DATA: &[&str] = &["dz", "haw", "kl", "lkt", "ln@collation=phonetic", "se", "smn", "wae", "yi"];
+
+#[test]
+fn locales_have_the_rules_that_the_docs_promise() {
+    // Letters that each of these sorts elsewhere by its own rules, and letters of the rest of the world.
+    let words: Vec<String> = (0x21..0x2000u32).filter_map(char::from_u32).map(String::from).collect();
+    let order = |locale: &str| {
+        let collator = collator(doc! { "locale": locale });
+        let mut words: Vec<&str> = words.iter().map(String::as_str).collect();
+        words.sort_by(|a, b| collator.compare_values(Value::String(a), Value::String(b)));
+        words.concat()
+    };
+    let root = order("en");
+    for locale in WITHOUT_DATA {
+        assert_eq!(order(locale), root, "{locale} has rules: the docs may say so");
+    }
+    for locale in ["en_US_POSIX", "se@collation=search", "sv", "da", "mt"] {
+        assert_eq!(order(locale) == root, locale.starts_with("se"), "{locale}");
+    }
+}
+
+#[test]
+fn posix_has_the_order_of_ascii() {
+    let collator = collator(doc! { "locale": "en_US_POSIX" });
+    let mut words = ["b", "B", "a", "A", "_", "Z", "1", " "];
+    words.sort_by(|a, b| collator.compare_values(Value::String(a), Value::String(b)));
+    assert_eq!(words, [" ", "1", "A", "B", "Z", "_", "a", "b"]);
+}

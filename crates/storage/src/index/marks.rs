@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use sheaf_bson::{ArrayBuf, DocBuf, RawDoc};
-use sheaf_collation::DATA_VERSION;
+use sheaf_collation::data_version;
 use sheaf_errors::{Code, Result, bail};
 
 use super::Index;
@@ -37,12 +37,12 @@ impl KeysBy {
         let Some(keys) = entry.get("keys").and_then(|v| v.as_doc()) else { return Ok(KeysBy::Bytes) };
         let version = keys.get("version").and_then(|v| v.as_exact_i64()).unwrap_or(0);
         let collation = keys.get("collation").and_then(|v| v.as_str()).unwrap_or("");
+        let spec = entry.get("spec").and_then(|v| v.as_doc()).unwrap_or(RawDoc::EMPTY);
         match (version, collation) {
             (KEY_VERSION, BYTES) => return Ok(KeysBy::Bytes),
-            (KEY_VERSION, DATA_VERSION) => return Ok(KeysBy::Spec),
+            (KEY_VERSION, made_by) if made_by == data_version(locale(spec)) => return Ok(KeysBy::Spec),
             _ => {}
         }
-        let spec = entry.get("spec").and_then(|v| v.as_doc()).unwrap_or(RawDoc::EMPTY);
         let name = spec.get("name").and_then(|v| v.as_str()).unwrap_or_default();
         bail!(
             Code::MUST_UPGRADE,
@@ -52,9 +52,15 @@ impl KeysBy {
     }
 }
 
+/// The locale of a specification's collation.
+fn locale(spec: RawDoc<'_>) -> &str {
+    let collation = spec.get("collation").and_then(|v| v.as_doc());
+    collation.and_then(|collation| collation.get("locale")).and_then(|v| v.as_str()).unwrap_or_default()
+}
+
 /// An index's catalog entry.
 pub(crate) fn index_entry(index: &Index) -> DocBuf {
-    let collation = if index.collator.is_some() { DATA_VERSION } else { BYTES };
+    let collation = if index.collator.is_some() { data_version(locale(index.spec.as_raw())) } else { BYTES };
     let mut entry = sheaf_bson::doc! {
         "spec": &index.spec,
         "ident": i64::from(index.ident),

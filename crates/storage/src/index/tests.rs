@@ -134,6 +134,14 @@ fn keys_that_this_version_cannot_make_are_refused() {
     let index = index(doc! { "a": 1 }, doc! { "collation": { "locale": "de" } });
     let entry = super::marks::index_entry(&index);
     assert_eq!(KeysBy::read("db.c", entry.as_raw()).unwrap(), KeysBy::Spec);
+    // Keys by the rules of POSIX are told from those that were made for it by the rules of en_US.
+    let posix = doc! { "collation": { "locale": "en_US_POSIX" } };
+    let posix = super::marks::index_entry(&self::index(doc! { "a": 1 }, posix));
+    assert_eq!(KeysBy::read("db.c", posix.as_raw()).unwrap(), KeysBy::Spec);
+    let spec = posix.as_raw().get_or_missing("spec");
+    let keys = doc! { "version": 1i64, "collation": "icu4x-2.4.0" };
+    let before = DocBuf::new().with("spec", spec).with("ident", 1i64).with("ready", true).with("keys", &keys);
+    assert_eq!(KeysBy::read("db.c", before.as_raw()).unwrap_err().code(), sheaf_errors::Code::MUST_UPGRADE);
     // As written before there were marks.
     let unmarked = doc! { "spec": &index.spec, "ident": 1i64, "ready": true };
     assert_eq!(KeysBy::read("db.c", unmarked.as_raw()).unwrap(), KeysBy::Bytes);

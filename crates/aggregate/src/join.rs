@@ -41,7 +41,7 @@ type Places = HashMap<OwnedValue, SmallVec<[u32; 2]>, ahash::RandomState>;
 enum Way {
     Index(Probing),
     Table {
-        documents: Vec<DocBuf>,
+        documents: Documents,
         by_value: Places,
         /// The places of what was found, from the last to the next.
         found: Vec<u32>,
@@ -70,6 +70,41 @@ struct Probing {
     seen: Option<HashSet<OwnedValue, ahash::RandomState>>,
     held: Held,
 }
+
+/// Documents one behind the other, in blocks: a block for each would be one more place in memory to go to, for every document that is found.
+#[derive(Default)]
+struct Documents {
+    blocks: Vec<Vec<u8>>,
+    /// The block of each, and where it begins there.
+    begins: Vec<(u32, u32)>,
+}
+
+impl Documents {
+    /// Bytes of a block, unless one document has more.
+    const BLOCK: usize = 1 << 20;
+
+    fn push(&mut self, document: RawDoc<'_>) {
+        let bytes = document.as_bytes();
+        match self.blocks.last() {
+            Some(block) if block.capacity() - block.len() >= bytes.len() => {}
+            _ => self.blocks.push(Vec::with_capacity(bytes.len().max(Self::BLOCK))),
+        }
+        let at = self.blocks.len() - 1;
+        let block = &mut self.blocks[at];
+        self.begins.push((at as u32, block.len() as u32));
+        block.extend_from_slice(bytes);
+    }
+
+    fn get(&self, place: u32) -> RawDoc<'_> {
+        let (block, begin) = self.begins[place as usize];
+        let rest = &self.blocks[block as usize][begin as usize..];
+        let len = i32::from_le_bytes(rest[..4].try_into().expect("a document begins with its length"));
+        RawDoc::new(&rest[..len as usize])
+    }
+}
+
+/// Bytes of a table that are counted together.
+const COUNTED_TOGETHER: u64 = 64 << 10;
 
 /// What a document takes in a table besides its bytes.
 const TABLE_ENTRY_BYTES: u64 = 256;
@@ -186,7 +221,7 @@ impl Join {
     pub(crate) fn document(&self) -> RawDoc<'_> {
         match self.way.as_ref().expect("nothing was looked for") {
             Way::Index(probing) => probing.probe.row().document(),
-            Way::Table { documents, current, .. } => documents[*current as usize].as_raw(),
+            Way::Table { documents, current, .. } => documents.get(*current),
             Way::Scan { current, .. } => current.as_ref().expect("there is no such document").as_raw(),
         }
     }
@@ -279,14 +314,14 @@ impl Join {
     /// A table of the other collection's documents; `None` if it is larger than memory allows.
     fn read_all(&mut self, in_place_of_index: bool, cx: &mut Cx<'_>) -> Result<Option<Way>> {
         let mut all = self.database.run(&self.from, &self.everything, cx)?;
-        let mut documents = Vec::new();
+        let mut documents = Documents::default();
         let mut by_value = Places::default();
-        let mut held = sheaf_meter::reserve(0)?;
+        let (mut held, mut uncounted) = (sheaf_meter::reserve(0)?, 0);
         while pull(&mut all, cx)? {
             cx.check_interrupt()?;
             let document = all.row().document();
             let mut bytes = document.len() + 64;
-            let place = u32::try_from(documents.len()).expect("memory ends before 2^32 documents");
+            let place = u32::try_from(documents.begins.len()).expect("memory ends before 2^32 documents");
             self.each_value(document, |value| {
                 bytes += value.memory_bytes() + 64;
                 let places = by_value.entry(value).or_default();
@@ -294,10 +329,17 @@ impl Join {
                     places.push(place);
                 }
             })?;
-            if held.grow(bytes as u64).is_err() || held.bytes() > cx.limits.memory_bytes as u64 {
-                return Ok(None);
+            uncounted += bytes as u64;
+            if uncounted >= COUNTED_TOGETHER {
+                let grows = held.grow(std::mem::take(&mut uncounted));
+                if grows.is_err() || held.bytes() > cx.limits.memory_bytes as u64 {
+                    return Ok(None);
+                }
             }
-            documents.push(DocBuf::from(document));
+            documents.push(document);
+        }
+        if held.grow(uncounted).is_err() || held.bytes() > cx.limits.memory_bytes as u64 {
+            return Ok(None);
         }
         self.figures.add_foreign(&tally(&mut *all));
         Ok(Some(Way::Table {

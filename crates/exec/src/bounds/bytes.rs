@@ -144,12 +144,7 @@ impl ByteBounds {
         for (field, ranges) in self.fields.iter().enumerate() {
             let Some(len) = component_len(&key[at..], self.descending[field]) else { return Place::Inside };
             let component = &key[at..at + len];
-            let found = if self.backward {
-                ranges.iter().rev().find(|r| component > &r.low[..] || (component == &r.low[..] && r.low_in))
-            } else {
-                ranges.iter().find(|r| component < &r.high[..] || (component == &r.high[..] && r.high_in))
-            };
-            let Some(range) = found else {
+            let Some(range) = self.nearest(ranges, component) else {
                 if field == 0 {
                     return Place::Done;
                 }
@@ -173,6 +168,18 @@ impl ByteBounds {
             at += len;
         }
         Place::Inside
+    }
+
+    /// The first range, in the scan's direction, that does not end before a component. There is one for each value of an `$in`, so that
+    /// they are not looked through one by one.
+    fn nearest<'r>(&self, ranges: &'r [ByteRange], component: &[u8]) -> Option<&'r ByteRange> {
+        let begins = |r: &ByteRange| component > &r.low[..] || (component == &r.low[..] && r.low_in);
+        let ends = |r: &ByteRange| component > &r.high[..] || (component == &r.high[..] && !r.high_in);
+        if self.backward {
+            ranges.partition_point(begins).checked_sub(1).map(|at| &ranges[at])
+        } else {
+            ranges.get(ranges.partition_point(ends))
+        }
     }
 
     /// Whether the scan walks downwards.

@@ -106,19 +106,13 @@ pub fn check_writable(op: &Operation<'_>, collection: &str) -> Result<()> {
 
 /// The same for a collection of this database.
 ///
-/// Errors: `InvalidNamespace`.
+/// Errors: `InvalidNamespace`; `BadValue` for `.system.` within.
 pub fn check_writable_in(db: &str, collection: &str) -> Result<()> {
-    let system = collection.starts_with("system.")
-        && !matches!(collection, "system.js" | "system.users" | "system.version" | "system.roles")
-        && !(db == "local" && collection == "system.replset")
-        && db != "config";
-    if system || (db == "local" && collection == "oplog.rs") {
-        bail!(Code::INVALID_NAMESPACE, "cannot write to '{db}.{collection}'");
+    // Who takes buckets for a collection of its own could write what is no bucket.
+    if collection.starts_with(BUCKETS_PREFIX) {
+        bail!(Code::INVALID_NAMESPACE, "cannot write to {db}.{collection}");
     }
-    if collection.contains('$') {
-        bail!(Code::INVALID_NAMESPACE, "Invalid namespace specified '{db}.{collection}'");
-    }
-    Ok(())
+    names::check_written_name(&format!("{db}.{collection}"))
 }
 
 /// Runs `work` with the operation's writer: the transaction, or a unit of plain writes that is committed

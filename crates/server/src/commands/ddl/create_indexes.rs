@@ -77,6 +77,7 @@ impl<'a> Command<'a, Operation<'a>> for CreateIndexes<'a> {
             self.indexes.iter().try_for_each(check_stable)?;
         }
         let first = self.prepare_all(None, measured(op, &namespace)?.as_ref())?;
+        self.check_place(&namespace)?;
         names::check_uuid(op.view()?.catalog(), &namespace, self.uuid)?;
         let mut created = false;
         // The collection may be dropped between its creation and the build.
@@ -87,7 +88,12 @@ impl<'a> Command<'a, Operation<'a>> for CreateIndexes<'a> {
                     return Err(no_buckets(&namespace));
                 }
                 names::check_new_name(&namespace)?;
-                self.indexes.iter().try_for_each(|spec| check_clustered(RawDoc::EMPTY, spec))?;
+                if self.indexes.iter().any(|spec| spec.element("clustered").is_some()) {
+                    bail!(
+                        6100900,
+                        "Cannot implicitly create a new collection with createIndex 'clustered' option"
+                    );
+                }
                 check_all(&namespace, 1, &first)?;
                 create(op, &namespace)?;
                 created = true;
@@ -182,6 +188,24 @@ fn prepare_measured(
 }
 
 impl CreateIndexes<'_> {
+    /// Refuses collections that get no indexes of clients, and what those of the server may not have.
+    ///
+    /// Errors: `InvalidNamespace`, `IllegalOperation`, 8293400, `BadValue`.
+    fn check_place(&self, namespace: &str) -> Result<()> {
+        match namespace {
+            "config.transactions" => {
+                bail!(Code::ILLEGAL_OPERATION, "not allowed to create index on {namespace}")
+            }
+            "config.system.preimages" => bail!(8293400, "not allowed to create index on {namespace}"),
+            _ => {}
+        }
+        let is_system = self.collection.starts_with("system.") && split_buckets(namespace).is_none();
+        if is_system && self.indexes.iter().any(|spec| spec.element("hidden").is_some()) {
+            bail!(Code::BAD_VALUE, "Can't hide index on system collection");
+        }
+        names::check_written_name(namespace)
+    }
+
     /// The specifications checked and completed; `timeseries` of measurements, whose `_id` is a field as others are.
     fn prepare_all(
         &self,
@@ -245,9 +269,14 @@ impl CreateIndexes<'_> {
         let reply = Reply::ok()
             .with("numIndexesBefore", before as i32)
             .with("numIndexesAfter", (before + made) as i32);
+        let reply = match created || made > 0 {
+            true => reply.with("createdCollectionAutomatically", created),
+            false => reply,
+        };
         Ok(match made {
             0 => reply.with("note", "all indexes already exist"),
-            _ => reply.with("createdCollectionAutomatically", created),
+            _ if made < self.indexes.count() => reply.with("note", "index already exists"),
+            _ => reply,
         })
     }
 

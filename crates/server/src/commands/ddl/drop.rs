@@ -2,6 +2,7 @@
 
 use sheaf_errors::{Code, Result, bail};
 use sheaf_storage::{Collection, Uuid};
+use sheaf_timeseries::BUCKETS_PREFIX;
 
 use super::{names, views};
 use crate::args::Args;
@@ -11,8 +12,16 @@ use crate::commands::timeseries::drop_buckets;
 use crate::op::Operation;
 use crate::reply::Reply;
 
-/// Without these of `admin` nobody could log in any more.
-const SYSTEM: &[&str] = &["system.users", "system.roles", "system.version"];
+/// Whether a collection below `system.` may be dropped (`isDroppableSystemCollection`): without others nobody could log in any more.
+fn is_droppable(db: &str, collection: &str) -> bool {
+    match collection {
+        "system.js" | "system.profile" | views::NAME => true,
+        "system.sessions" | "system.preimages" => db == "config",
+        "system.keys" => db == "admin",
+        "system.healthlog" | "system.collections_to_restore" => db == "local",
+        _ => collection.starts_with("system.resharding.") || collection.starts_with(BUCKETS_PREFIX),
+    }
+}
 
 /// `{drop: "users"}`
 pub struct Drop<'a> {
@@ -52,10 +61,16 @@ impl<'a> Command<'a, Operation<'a>> for Drop<'a> {
         if self.collection == "system.profile" && op.node().profiling.of(op.db()).level > 0 {
             bail!(Code::ILLEGAL_OPERATION, "turn off profiling before dropping system.profile collection");
         }
-        if op.db() == "admin" && SYSTEM.contains(&self.collection) {
+        if self.collection.starts_with("system.") && !is_droppable(op.db(), self.collection) {
             bail!(Code::ILLEGAL_OPERATION, "can't drop system collection {namespace}");
         }
         let catalog = op.catalog();
+        if self.collection == views::NAME && catalog.collections(op.db()).any(|one| one.is_timeseries()) {
+            bail!(
+                Code::COMMAND_FAILED,
+                "cannot drop collection {namespace} when time-series collections are present."
+            );
+        }
         names::check_uuid(&catalog, &namespace, self.uuid)?;
         let Some(collection) = catalog.collection(&namespace) else {
             // Since MongoDB 7.0 it is no error that there is nothing to drop.

@@ -9,12 +9,35 @@ use sheaf_storage::{Catalog, Collection, Uuid};
 /// Longest full name of a collection, in bytes.
 const NAMESPACE_BYTES_MAX: usize = 255;
 
-/// Names below `system.` that clients may create and write.
-const OPEN_SYSTEM_NAMES: &[&str] = &["system.js", "system.profile", "system.users", "system.views"];
+/// Whether clients may have a collection of this name below `system.`, which is what it begins with.
+fn is_open_system_name(db: &str, collection: &str) -> bool {
+    let own = match db {
+        "admin" => {
+            matches!(collection, "system.roles" | "system.version" | "system.keys" | "system.backup_users")
+        }
+        "config" => {
+            matches!(
+                collection,
+                "system.sessions"
+                    | "system.indexBuilds"
+                    | "system.preimages"
+                    | "system.sharding_ddl_coordinators"
+            ) || collection.contains(".system.resharding.")
+        }
+        "local" => {
+            matches!(collection, "system.replset" | "system.healthlog" | "system.collections_to_restore")
+        }
+        _ => false,
+    };
+    let anywhere = matches!(collection, "system.js" | "system.profile" | "system.users" | "system.views");
+    own || anywhere
+        || collection.starts_with("system.resharding.")
+        || collection.strip_prefix("system.buckets.").is_some_and(|name| !name.is_empty())
+}
 
-/// Refuses names that a client may not create.
+/// Refuses names that a client may not create, however the collection comes into being (`userAllowedCreateNS`).
 ///
-/// Errors: `InvalidNamespace`.
+/// Errors: `InvalidNamespace`; `BadValue` for `.system.` within.
 pub fn check_new_name(namespace: &str) -> Result<()> {
     let (db, collection) = split(namespace);
     if collection.is_empty() || collection.starts_with('.') || collection.contains(['$', '\0']) {
@@ -26,12 +49,27 @@ pub fn check_new_name(namespace: &str) -> Result<()> {
             "Fully qualified namespace is too long. Namespace: {namespace} Max: {NAMESPACE_BYTES_MAX}"
         );
     }
-    let internal = matches!(db, "admin" | "config" | "local");
-    let open = OPEN_SYSTEM_NAMES.contains(&collection) || collection.starts_with("system.buckets.");
-    if collection.starts_with("system.") && !internal && !open {
+    if collection.starts_with("system.") && !is_open_system_name(db, collection) {
         bail!(Code::INVALID_NAMESPACE, "Invalid system namespace: {namespace}");
     }
+    // What is cached of the placement of a system collection is named by it.
+    let is_cache = || db == "config" && collection.starts_with("cache.chunks.");
+    if collection.contains(".system.") && !collection.contains(".system.sessions") && !is_cache() {
+        bail!(Code::BAD_VALUE, "Invalid namespace: {namespace}");
+    }
     Ok(())
+}
+
+/// Refuses names that a client may not write, or make indexes on (`userAllowedWriteNS`).
+///
+/// Errors: those of [`check_new_name`].
+pub fn check_written_name(namespace: &str) -> Result<()> {
+    let (db, collection) = split(namespace);
+    let is_kept = matches!(collection, "system.profile" | "system.views");
+    if is_kept || (db == "local" && collection == "oplog.rs") {
+        bail!(Code::INVALID_NAMESPACE, "cannot write to {namespace}");
+    }
+    check_new_name(namespace)
 }
 
 /// Checks both parts of a full name that stands in an argument.
@@ -102,11 +140,41 @@ mod tests {
     #[test]
     fn names() {
         let long = format!("db.{}", "x".repeat(252));
-        for good in ["a.b", "a.b.c", "a.system.js", "admin.system.users", "a.systems", long.as_str()] {
+        for good in [
+            "a.b",
+            "a.b.c",
+            "a.system.js",
+            "admin.system.users",
+            "admin.system.keys",
+            "local.system.healthlog",
+            "config.system.sessions",
+            "config.cache.chunks.a.system.b",
+            "a.systems",
+            "a.system.buckets.x",
+            long.as_str(),
+        ] {
             assert!(check_new_name(good).is_ok(), "{good}");
         }
+        assert_eq!(check_new_name("a.b.system.c").map_err(|error| error.code()), Err(Code::BAD_VALUE));
+        for kept in ["a.system.views", "a.system.profile", "local.oplog.rs"] {
+            assert!(check_written_name(kept).is_err() && check_new_name(kept).is_ok(), "{kept}");
+        }
         let longer = format!("{long}x");
-        for bad in ["a", "a.", "a..b", "a.$b", "a.b$c", "a.system.x", "a.b\0", longer.as_str()] {
+        for bad in [
+            "a",
+            "a.",
+            "a..b",
+            "a.$b",
+            "a.b$c",
+            "a.system.x",
+            "a.system.version",
+            "admin.system.x",
+            "config.system.x",
+            "local.system.x",
+            "a.system.buckets.",
+            "a.b\0",
+            longer.as_str(),
+        ] {
             let error = check_new_name(bad).expect_err(bad);
             assert_eq!(error.code(), Code::INVALID_NAMESPACE, "{bad}");
         }

@@ -3,8 +3,8 @@
 use rquickjs::function::This;
 use rquickjs::{Function, Object, Value as Js};
 use sheaf_bson::{
-    ArrayWriter, Binary, CodeWithScope, Decimal128, DocBuf, DocWriter, MAX_STORED_DEPTH, ObjectId,
-    OwnedValue, RawDoc, Regex, Timestamp, Value,
+    ArrayWriter, Binary, CodeWithScope, Decimal128, DocBuf, DocWriter, MAX_DOCUMENT_SIZE, MAX_STORED_DEPTH,
+    ObjectId, OwnedValue, RawDoc, Regex, Timestamp, Value,
 };
 use sheaf_errors::{Code, Error, bail};
 
@@ -114,10 +114,9 @@ impl<'js> FromJs<'_, 'js, '_> {
             )?;
         }
         if let Some(array) = object.as_array() {
+            let length = length(object)?;
             let fill = |out: &mut ArrayWriter<'_, Vec<u8>>| {
-                array
-                    .iter::<Js<'js>>()
-                    .try_for_each(|item| self.write(&item?, Place::Item(out), None, depth + 1))
+                (0..length).try_for_each(|at| self.write(&array.get(at)?, Place::Item(out), None, depth + 1))
             };
             return match place {
                 Place::Field(out, key) => fill(&mut out.array(key)),
@@ -246,6 +245,23 @@ fn string(text: &rquickjs::String<'_>) -> std::result::Result<String, rquickjs::
         }
         done => done,
     }
+}
+
+/// How many elements an array has; the engine's own way to ask takes it for granted that there are fewer than 2^31.
+///
+/// Errors: `BSONObjectTooLarge` for more than a document has room for.
+fn length(array: &Object<'_>) -> Result<usize> {
+    let length: Js<'_> = array.get("length")?;
+    let length = length.as_number().unwrap_or(0.0).max(0.0);
+    if length > MAX_DOCUMENT_SIZE as f64 {
+        bail_client(
+            Code::BSON_OBJECT_TOO_LARGE,
+            format!(
+                "an array of {length} elements is larger than a document may be ({MAX_DOCUMENT_SIZE} bytes)"
+            ),
+        )?;
+    }
+    Ok(length as usize)
 }
 
 fn bail_client(code: Code, message: String) -> Result<()> {

@@ -10,7 +10,8 @@ use rquickjs::context::EvalOptions;
 use rquickjs::function::Args;
 use rquickjs::object::Property;
 use rquickjs::{
-    CaughtError, Context, Ctx, Error as EngineError, Function as JsFunction, Object, Runtime, Value as Js,
+    CaughtError, Coerced, Context, Ctx, Error as EngineError, Function as JsFunction, Object, Runtime,
+    Value as Js,
 };
 use sheaf_bson::{CodeWithScope, Decimal128, DocBuf, OwnedValue, RawDoc, Value};
 use sheaf_errors::{Code, Error, Result};
@@ -299,7 +300,16 @@ impl Shared {
             }
             CaughtError::Value(value) if value.is_null() => return Ended::OutOfMemory,
             CaughtError::Value(value) => {
-                let shown = ctx.json_stringify(value).ok().flatten().and_then(|text| text.to_string().ok());
+                let json =
+                    ctx.json_stringify(value.clone()).ok().flatten().and_then(|text| text.to_string().ok());
+                if json.is_none() {
+                    // JSON has no big integers and symbols, and its writing may throw as well.
+                    ctx.catch();
+                }
+                let shown = json.or_else(|| value.get::<Coerced<String>>().ok().map(|text| text.0));
+                if shown.is_none() {
+                    ctx.catch();
+                }
                 format!("uncaught exception: {}", shown.unwrap_or_default())
             }
         };

@@ -114,11 +114,16 @@ fn failures_are_the_engine_s_own_words() {
         ("nothing.x", "ReferenceError: nothing is not defined"),
         ("function( {", "SyntaxError"),
         ("throw 'no'", "uncaught exception: \"no\""),
+        ("throw 10n", "uncaught exception: 10"),
+        ("throw Symbol('x')", "uncaught exception: "),
         ("(function f() { return f() })()", "RangeError: Maximum call stack size exceeded"),
     ] {
         let error = refused(code);
         assert_eq!(error.code(), Code::JS_INTERPRETER_FAILURE, "{code}");
         assert!(error.message().starts_with(beginning), "{code}: {}", error.message());
+    }
+    for code in ["var a = []; a.length = 4294967295; return a", "var a = []; a[3e9] = 1; return {a: a}"] {
+        assert_eq!(refused(code).code(), Code::BSON_OBJECT_TOO_LARGE, "{code}");
     }
     let cycle = refused("var a = {}; a.a = a; return a");
     assert_eq!(cycle.code(), Code(17279));

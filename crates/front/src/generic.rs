@@ -5,7 +5,7 @@ use sheaf_errors::{Code, Result, bail};
 use uuid::Uuid;
 
 pub use crate::args::is_generic;
-use crate::args::{At, Flag, FromValue, safe_i64};
+use crate::args::{At, Flag, FromValue, safe_i64, wrong_type};
 use crate::concern::{ReadConcern, WriteConcern};
 use crate::session::LogicalSessionId;
 
@@ -240,11 +240,7 @@ impl<'a> GenericArgs<'a> {
                 self.shard_version = RawDoc::from_value(value, &at)?.map(ShardVersion::parse).transpose()?;
             }
             "$clusterTime" => {
-                if let Some(doc) = RawDoc::from_value(value, &at)?
-                    && let Value::Timestamp(time) = doc.get_or_missing("clusterTime")
-                {
-                    self.cluster_time = Some(time);
-                }
+                self.cluster_time = RawDoc::from_value(value, &at)?.map(cluster_time).transpose()?;
             }
             "retryAttempt" => {
                 self.attempt = RawDoc::from_value(value, &at)?.map(Attempt::parse).transpose()?;
@@ -288,5 +284,48 @@ fn time_limit(value: Value<'_>, name: &str, most: i64) -> Result<Option<u64>> {
         Some(n) if (0..=most).contains(&n) => Ok((n > 0).then_some(n as u64)),
         Some(n) => bail!(Code::BAD_VALUE, "{n} value for {name} is out of range [0, {most}]"),
         None => Ok(None),
+    }
+}
+/// The time in a `$clusterTime`. A signature says nothing to a server that has no keys, but it is one.
+///
+/// Errors: 40414, `TypeMismatch`.
+fn cluster_time(document: RawDoc<'_>) -> Result<Timestamp> {
+    const PLACE: &str = "$clusterTime";
+    let (mut time, mut signature) = (Value::Missing, Value::Missing);
+    for field in document {
+        match field.key_bytes() {
+            b"clusterTime" => time = field.value(),
+            b"signature" => signature = field.value(),
+            _ => {}
+        }
+    }
+    if let Some(signature) = RawDoc::from_value(signature, &At::new(PLACE, "signature"))? {
+        check_signature(signature)?;
+    }
+    match Timestamp::from_value(time, &At::new(PLACE, "clusterTime"))? {
+        Some(time) => Ok(time),
+        None => bail!(40414, "BSON field '{PLACE}.clusterTime' is missing but a required field"),
+    }
+}
+
+fn check_signature(signature: RawDoc<'_>) -> Result<()> {
+    const PLACE: &str = "$clusterTime.signature";
+    let (mut has_hash, mut has_key) = (false, false);
+    for field in signature {
+        match (field.key_bytes(), field.value()) {
+            (b"hash" | b"keyId", Value::Null | Value::Undefined) => {}
+            (b"hash", Value::Binary(_)) => has_hash = true,
+            (b"keyId", number) if number.is_number() => has_key = true,
+            (b"hash", other) => return Err(wrong_type(&other, &At::new(PLACE, "hash"), "binData")),
+            (b"keyId", other) => {
+                return Err(wrong_type(&other, &At::new(PLACE, "keyId"), "long"));
+            }
+            _ => {}
+        }
+    }
+    match (has_hash, has_key) {
+        (true, true) => Ok(()),
+        (false, _) => bail!(40414, "BSON field '{PLACE}.hash' is missing but a required field"),
+        (_, false) => bail!(40414, "BSON field '{PLACE}.keyId' is missing but a required field"),
     }
 }

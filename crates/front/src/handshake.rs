@@ -1,6 +1,7 @@
 //! The handshake of a connection: what a client tells of itself in its first `hello`, and what it is told, whatever the
 //! server's role. Whose place in which topology it is, a role adds.
 
+use std::borrow::Cow;
 use std::sync::atomic::Ordering;
 
 use sheaf_auth::Mechanism;
@@ -8,7 +9,7 @@ use sheaf_bson::{DocBuf, DocWriter, RawDoc, Value};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_wire::Compressor;
 
-use crate::args::{Args, Array};
+use crate::args::{Args, Array, Loose};
 use crate::audit::noted;
 use crate::request::Request;
 use crate::sasl::{self, Speculated};
@@ -20,7 +21,7 @@ pub struct Handshake<'a> {
     client: Option<RawDoc<'a>>,
     compression: Option<RawDoc<'a>>,
     /// The user whose mechanisms are asked for.
-    sasl_supported_mechs: Option<&'a str>,
+    sasl_supported_mechs: Option<Cow<'a, str>>,
     /// A first message of a conversation.
     speculative: Option<RawDoc<'a>>,
     /// Whether the request says that the client knows `hello`, if it says anything.
@@ -44,9 +45,9 @@ impl<'a> Handshake<'a> {
             legacy,
             client: args.optional("client")?,
             compression: args.optional::<Array<'a>>("compression")?.map(|array| array.0),
-            sasl_supported_mechs: args.optional("saslSupportedMechs")?,
+            sasl_supported_mechs: supported_by(args)?,
             speculative: args.optional("speculativeAuthenticate")?,
-            hello_ok: args.optional::<Value<'a>>("helloOk")?.map(|value| value.truthy()),
+            hello_ok: checked(args)?,
         })
     }
 
@@ -55,7 +56,8 @@ impl<'a> Handshake<'a> {
     /// Errors: `ClientMetadataCannotBeMutated`, and mistakes in the metadata.
     pub fn settle(&self, request: &Request<'_>) -> Result<Agreed> {
         let compressors = self.settle_connection(request)?;
-        let mechanisms = self.sasl_supported_mechs.map(|user| sasl::supported(request, user)).transpose()?;
+        let mechanisms =
+            self.sasl_supported_mechs.as_deref().map(|user| sasl::supported(request, user)).transpose()?;
         // By a mechanism that the same reply says the user has not, no conversation can come to its end.
         let lacks = |asked: RawDoc<'_>| {
             let mechanism = asked.get("mechanism").and_then(|name| Mechanism::from_name(name.as_str()?));
@@ -141,6 +143,38 @@ impl<'a> Handshake<'a> {
             answer.write(&mut doc.document("speculativeAuthenticate"));
         }
     }
+}
+
+/// The user whose mechanisms are asked for: `db.user`, or `{user, db}`.
+fn supported_by<'a>(args: &mut Args<'a>) -> Result<Option<Cow<'a, str>>> {
+    const NAME: &str = "saslSupportedMechs";
+    match args.value(NAME) {
+        Value::Document(user) => {
+            let mut parts = Args::of_part("saslSupportedMechs", user)?;
+            let (name, db): (&str, &str) = (parts.required("user")?, parts.required("db")?);
+            parts.finish()?;
+            Ok(Some(Cow::Owned(format!("{db}.{name}"))))
+        }
+        Value::String(user) => Ok(Some(Cow::Borrowed(user))),
+        Value::Missing | Value::Null | Value::Undefined => Ok(None),
+        other => bail!(
+            Code::TYPE_MISMATCH,
+            "BSON field '{}.{NAME}' is the wrong type '{}', expected types '[string, object]'",
+            args.command(),
+            other.type_name()
+        ),
+    }
+}
+
+/// Checks what a greeting says besides, and gives `helloOk`.
+fn checked(args: &mut Args<'_>) -> Result<Option<bool>> {
+    for name in ["forShell", "hangUpOnStepDown"] {
+        args.optional::<Loose>(name)?;
+    }
+    args.optional::<&str>("hostInfo")?;
+    args.optional::<bool>("loadBalanced")?;
+    args.optional::<RawDoc<'_>>("internalClient")?;
+    Ok(args.optional::<Loose>("helloOk")?.map(|flag| flag.0))
 }
 
 /// Largest `client` document that is kept.

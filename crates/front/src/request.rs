@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use bumpalo::Bump;
 use sheaf_auth::UserName;
-use sheaf_bson::{DocBuf, RawDoc, Value};
+use sheaf_bson::{DocBuf, DocWriter, RawDoc, Value};
 use sheaf_errors::{Code, Error, Result, bail};
 use sheaf_wire::{Flags, Sequence};
 
@@ -154,6 +154,10 @@ pub struct OpMetrics {
     pub plan_summary: RefCell<Option<Cow<'static, str>>>,
     /// How its plan was found.
     pub plan_source: Cell<PlanSource>,
+    /// Whether its client wants to have the figures in the reply (`includeQueryStatsMetrics`).
+    pub tells: Cell<bool>,
+    /// Whether something was put on disk for want of memory; known only where it is told.
+    pub used_disk: Cell<bool>,
     /// What else is known of its plan.
     pub planned: RefCell<Option<Box<Planned>>>,
     /// The full namespace, if the command works on a collection.
@@ -315,6 +319,23 @@ impl<'a> Request<'a> {
         let writes =
             matches!(self.command.name, "insert" | "update" | "delete" | "findAndModify" | "bulkWrite");
         self.only_reads() || (writes && self.generic.shard_version.is_some())
+    }
+
+    /// Writes the figures into the cursor of a reply, where its client wants them. What nobody measures is not among them.
+    pub fn write_metrics(&self, out: &mut DocWriter<'_, Vec<u8>>) {
+        let metrics = &self.metrics;
+        if !metrics.tells.get() {
+            return;
+        }
+        let working = self.started.elapsed().saturating_sub(sheaf_meter::waited());
+        out.document("metrics")
+            .append("keysExamined", metrics.keys_examined.get() as i64)
+            .append("docsExamined", metrics.docs_examined.get() as i64)
+            .append("workingTimeMillis", working.as_millis() as i64)
+            .append("hasSortStage", metrics.sorts.get() > 0)
+            .append("usedDisk", metrics.used_disk.get())
+            .append("fromMultiPlanner", metrics.plan_source.get() == PlanSource::Trial)
+            .append("fromPlanCache", metrics.plan_source.get() == PlanSource::Cache);
     }
 
     /// Whether the profiler may keep an entry of an operation on this database: then more is measured.

@@ -286,7 +286,8 @@ fn plain_sum(a: Value<'_>, b: Value<'_>) -> Option<Value<'static>> {
             Some(a.checked_add(b).map_or(Value::Int64(i64::from(a) + i64::from(b)), Value::Int32))
         }
         (Value::Int64(a), Value::Int64(b)) => a.checked_add(b).map(Value::Int64),
-        (Value::Double(a), Value::Double(b)) => Some(Value::Double(a + b)),
+        // A sum begins with 0, so that none is -0.
+        (Value::Double(a), Value::Double(b)) => Some(Value::Double(0.0 + a + b)),
         _ => None,
     }
 }

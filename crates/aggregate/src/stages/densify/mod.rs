@@ -119,20 +119,17 @@ impl Densify {
         Ok(Densify { field, partition_by, step, unit, bounds, spec: DocBuf::from(spec) })
     }
 
-    /// The value one step on, or back.
-    fn step_from(&self, value: Value<'static>, forward: bool) -> Result<Value<'static>> {
+    /// The value one step on.
+    fn step_from(&self, value: Value<'static>) -> Result<Value<'static>> {
         match (value, self.unit) {
             (Value::DateTime(date), Some(unit)) => {
                 let steps = self.step.as_exact_i64().expect("steps of dates are whole numbers");
-                match unit.add_to(date, if forward { steps } else { steps.saturating_neg() }) {
+                match unit.add_to(date, steps) {
                     Some(date) => Ok(Value::DateTime(date)),
                     None => bail!(5166406, "$dateAdd overflowed"),
                 }
             }
-            _ => {
-                let add = if forward { number::add } else { number::subtract };
-                Ok(add(value, self.step).expect("values that are no dates are numbers"))
-            }
+            _ => Ok(number::add(value, self.step).expect("values that are no dates are numbers")),
         }
     }
 

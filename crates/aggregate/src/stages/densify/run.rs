@@ -29,8 +29,8 @@ struct Making {
 struct Partition {
     /// The fields that its documents share.
     fields: DocBuf,
-    /// The last value on its steps.
-    last: Value<'static>,
+    /// The next value on its steps. It is kept, and not the one before: with steps of infinity there is no way back.
+    next: Value<'static>,
 }
 
 /// What the row is.
@@ -88,23 +88,22 @@ impl DensifyRun {
         let partition = match self.by_fields.get(&key) {
             Some(known) => *known,
             None => {
-                // Where values begin, the one before is what a partition has had last.
-                let last = match stage.bounds {
-                    Bounds::Partition => value,
-                    Bounds::Full => stage.step_from(least, false)?,
-                    Bounds::Between(low, _) => stage.step_from(low, false)?,
+                let next = match stage.bounds {
+                    Bounds::Partition => stage.step_from(value)?,
+                    Bounds::Full => least,
+                    Bounds::Between(low, _) => low,
                 };
-                self.add_partition(key, fields, last, cx)?
+                self.add_partition(key, fields, next, cx)?
             }
         };
-        let next = stage.step_from(self.partitions[partition].last, true)?;
+        let next = self.partitions[partition].next;
         let end = match stage.bounds {
             Bounds::Between(low, _) if compare(value, low).is_lt() => return Ok(true),
             Bounds::Between(_, high) if compare(high, value).is_lt() => high,
             _ => value,
         };
         if compare(value, next).is_eq() {
-            self.partitions[partition].last = value;
+            self.partitions[partition].next = stage.step_from(value)?;
         }
         if compare(next, end).is_ge() {
             return Ok(true);
@@ -119,7 +118,7 @@ impl DensifyRun {
         &mut self,
         key: OwnedValue,
         fields: DocBuf,
-        last: Value<'static>,
+        next: Value<'static>,
         cx: &Cx<'_>,
     ) -> Result<usize> {
         check_room(fields.as_raw(), &self.stage.field)?;
@@ -139,7 +138,7 @@ impl DensifyRun {
             self.held.set(self.bytes.next_multiple_of(64 << 10))?;
         }
         let place = self.partitions.len();
-        self.partitions.push(Partition { fields, last });
+        self.partitions.push(Partition { fields, next });
         self.by_fields.insert(key, place);
         Ok(place)
     }
@@ -155,8 +154,8 @@ impl DensifyRun {
             self.output = Output::Made(DocBuf::build(|out| {
                 put_nested(partition.fields.as_raw(), field, value, out);
             }));
-            partition.last = value;
-            making.next = self.stage.step_from(value, true)?;
+            making.next = self.stage.step_from(value)?;
+            partition.next = making.next;
             self.made += 1;
             if self.made > MADE_MAX {
                 bail!(
@@ -174,7 +173,7 @@ impl DensifyRun {
         };
         let value = self.stage.value_of(then.document())?.expect("it had one when it came");
         if compare(value, next).is_eq() {
-            self.partitions[partition].last = value;
+            self.partitions[partition].next = self.stage.step_from(value)?;
         }
         self.output = Output::Kept(then);
         Ok(true)
@@ -193,9 +192,8 @@ impl DensifyRun {
             && let Bounds::Between(low, _) = stage.bounds
         {
             // Without documents the first value is made in any case.
-            let last = stage.step_from(low, false)?;
             let key = OwnedValue::from(Value::Document(RawDoc::EMPTY));
-            let partition = self.add_partition(key, DocBuf::new(), last, cx)?;
+            let partition = self.add_partition(key, DocBuf::new(), low, cx)?;
             self.completing = Some(1);
             let with_end = compare(low, end).is_eq();
             self.making = Some(Making { partition, next: low, end, with_end, then: None });
@@ -204,7 +202,7 @@ impl DensifyRun {
         let at = self.completing.unwrap_or(0);
         let Some(partition) = self.partitions.get(at) else { return Ok(false) };
         self.completing = Some(at + 1);
-        let next = stage.step_from(partition.last, true)?;
+        let next = partition.next;
         self.making = Some(Making { partition: at, next, end, with_end, then: None });
         Ok(true)
     }

@@ -6,12 +6,13 @@ use sheaf_errors::{Code, Result, bail};
 use sheaf_exec::plan::query::Hint;
 use sheaf_expr::ParseCx;
 use sheaf_front::metrics::Count;
+use sheaf_front::sampling::SAMPLE_ID;
 use sheaf_storage::Uuid;
 
 use super::change_stream;
 use super::find::Find;
 use super::pipeline::{PipelineCursor, parse};
-use super::query::{collated_cx, first_batch};
+use super::query::{METRICS, collated_cx, first_batch};
 use super::query_settings;
 use super::resume::Resume;
 use super::writes::check_writable;
@@ -39,6 +40,8 @@ pub struct Aggregate<'a> {
     collation: Option<RawDoc<'a>>,
     uuid: Option<Uuid>,
     resume: Resume<'a>,
+    /// Whether the reply is to have figures.
+    tells: bool,
 }
 
 impl<'a> Command<'a, Operation<'a>> for Aggregate<'a> {
@@ -144,6 +147,7 @@ impl<'a> Aggregate<'a> {
     }
 
     fn open(self, op: &Operation<'a>) -> Result<Reply> {
+        op.metrics().tells.set(self.tells);
         let namespace = self.namespace(op);
         op.metrics().namespace.replace(Some(self.cursor_namespace(op)));
         query_settings::apply(op, op.body())?;
@@ -258,7 +262,9 @@ impl<'a> Aggregate<'a> {
             collation: args.optional("collation")?,
             uuid: args.optional("collectionUUID")?,
             resume: Resume::parse(args)?,
+            tells: args.optional::<bool>(METRICS)?.unwrap_or(false),
         };
+        args.optional::<Uuid>(SAMPLE_ID)?;
         if aggregate.uuid.is_some() && collection.is_empty() {
             bail!(4928901, "collectionUUID is not supported for a collectionless aggregation");
         }

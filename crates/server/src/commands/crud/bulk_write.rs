@@ -31,7 +31,8 @@ use super::query::{collated_cx, first_batch, parse_filter, parse_update_filter, 
 use super::told::{Did, Telling};
 use super::update::array_filters;
 use super::writes::{
-    WriteFields, check_writable_in, collection_for_write, is_stale, refuse_view, with_cx, with_writer,
+    WriteFields, check_writable_in, collection_for_write, encryption_information, is_stale, refuse_view,
+    with_cx, with_writer,
 };
 use crate::args::{Args, Documents, NonNegative, check_collection_name, check_db_name};
 use crate::command::*;
@@ -97,7 +98,7 @@ impl<'a> Command<'a, Operation<'a>> for BulkWrite<'a> {
                 shard_versions.push((namespace.to_owned(), ShardVersion::parse(version)?));
             }
             measured.push(fields.optional::<bool>("isTimeseriesNamespace")?.unwrap_or(false));
-            fields.ignore(&["encryptionInformation"]);
+            encryption_information(&mut fields, "bulkWrite.nsInfo.encryptionInformation")?;
             fields.finish()?;
             check_namespace(namespace)?;
             namespaces.push(namespace);
@@ -289,7 +290,7 @@ impl<'a> BulkWrite<'a> {
             Kind::Insert(_) => {}
         }
         args.optional::<bool>("upsertSupplied")?;
-        args.ignore(&[SAMPLE_ID]);
+        args.optional::<Uuid>(SAMPLE_ID)?;
         args.finish()?;
         Ok((index, kind))
     }

@@ -13,7 +13,9 @@ use sheaf_query::projection::{Mode, Projection};
 use sheaf_storage::{Collection, Doc, Engine, Uuid, View};
 
 use super::pipeline::PipelineCursor;
-use super::query::{PlanCursor, collated_cx, empty_cursor, first_batch, parse_cx, parse_filter, set_sort};
+use super::query::{
+    METRICS, PlanCursor, collated_cx, empty_cursor, first_batch, parse_cx, parse_filter, set_sort,
+};
 use super::query_settings;
 use super::resume::Resume;
 use sheaf_rows::{Cx, Limits, Operator};
@@ -52,6 +54,8 @@ pub struct Find<'a> {
     resume: Resume<'a>,
     /// Options that a view cannot have, by their names.
     not_on_views: Option<&'static str>,
+    /// Whether the reply is to have figures.
+    tells: bool,
 }
 
 impl<'a> Command<'a, Operation<'a>> for Find<'a> {
@@ -108,6 +112,7 @@ impl<'a> Command<'a, Operation<'a>> for Find<'a> {
             uuid: args.optional("collectionUUID")?,
             resume: Resume::parse(args)?,
             not_on_views: None,
+            tells: false,
         };
         flag(args, "oplogReplay")?;
         let partial = flag(args, "allowPartialResults")?;
@@ -124,6 +129,7 @@ impl<'a> Command<'a, Operation<'a>> for Find<'a> {
         let not_on_views = options.into_iter().find(|(given, _)| *given).map(|(_, name)| name);
         let find = Find { not_on_views, ..find };
         args.optional::<i64>("term")?;
+        let find = Find { tells: args.optional::<bool>(METRICS)?.unwrap_or(false), ..find };
         args.ignore(&[FIELD]);
         if find.await_data && !find.tailable {
             bail!(Code::FAILED_TO_PARSE, "Cannot set 'awaitData' without also setting 'tailable'");
@@ -138,6 +144,7 @@ impl<'a> Command<'a, Operation<'a>> for Find<'a> {
     fn run(self, op: &Operation<'a>) -> Result<Reply> {
         let namespace = op.namespace(self.collection);
         op.metrics().namespace.replace(Some(namespace.clone()));
+        op.metrics().tells.set(self.tells);
         if self.tailable && op.in_transaction() {
             bail!(Code::INVALID_OPTIONS, "It is illegal to open a tailable cursor in a transaction");
         }
@@ -187,6 +194,7 @@ impl<'a> Find<'a> {
             uuid: None,
             resume,
             not_on_views: None,
+            tells: false,
         }
     }
 
@@ -415,6 +423,7 @@ impl Point<'_> {
             drop(batch);
             cursor.append("id", 0i64);
             cursor.append("ns", namespace);
+            op.write_metrics(&mut cursor);
         });
         projected?;
         Ok(reply)

@@ -24,7 +24,9 @@ use super::query::{collated_cx, for_update, parse_filter, parse_update_filter, s
 use super::retried;
 use super::told::{add_seen, note_keys};
 use super::update::array_filters;
-use super::writes::{Bypass, check_writable, collection_for_write, refuse_view, with_cx, with_writer};
+use super::writes::{
+    Bypass, check_writable, collection_for_write, encryption_information, refuse_view, with_cx, with_writer,
+};
 use crate::args::{Args, Loose};
 use crate::command::*;
 use crate::commands::ddl::names;
@@ -110,7 +112,9 @@ impl<'a> Command<'a, Operation<'a>> for FindAndModify<'a> {
             uuid: args.optional("collectionUUID")?,
             sample_id: args.value(SAMPLE_ID),
         };
-        args.ignore(&["encryptionInformation", "isTimeseriesNamespace"]);
+        args.optional::<Uuid>(SAMPLE_ID)?;
+        encryption_information(args, "findAndModify.encryptionInformation")?;
+        args.ignore(&["isTimeseriesNamespace"]);
         command.check()?;
         Ok(command)
     }

@@ -7,7 +7,7 @@ use sheaf_bson::Timestamp;
 use sheaf_errors::{Code, Result, bail};
 
 use super::change_stream;
-use super::query::batch_room;
+use super::query::{METRICS, batch_room};
 use crate::args::{Args, NonNegative};
 use crate::command::*;
 use crate::cursors::{Batch, Filled, OpenCursors};
@@ -26,6 +26,8 @@ pub struct GetMore<'a> {
     batch_size: Option<u64>,
     /// A router has come as far with other shards' streams: the answer comes when this one has, too.
     up_to: Option<Timestamp>,
+    /// Whether the reply is to have figures.
+    tells: bool,
 }
 
 impl<'a> Command<'a, Operation<'a>> for GetMore<'a> {
@@ -83,10 +85,12 @@ impl<'a> Command<'a, Operation<'a>> for GetMore<'a> {
             ),
         }
         args.optional::<sheaf_bson::RawDoc<'a>>("lastKnownCommittedOpTime")?;
-        Ok(GetMore { id, collection, batch_size, up_to })
+        let tells = args.optional::<bool>(METRICS)?.unwrap_or(false);
+        Ok(GetMore { id, collection, batch_size, up_to, tells })
     }
 
     fn run(self, op: &Operation<'a>) -> Result<Reply> {
+        op.metrics().tells.set(self.tells);
         let opened = op.node().cursors.info(self.id);
         let is_stream = opened.is_some_and(|info| change_stream::is_opened_by(info.command.as_raw()));
         let result = self.next_batch(op);
@@ -155,6 +159,7 @@ impl GetMore<'_> {
             if let Some(time) = op.at_cluster_time() {
                 body.append("atClusterTime", time);
             }
+            op.write_metrics(&mut body);
         });
         let filled = result.map_err(|error| error.context("Executor error during getMore"))?;
         if pinned.is_killed() && returned == 0 {

@@ -15,6 +15,7 @@ use sheaf_front::access::Rights;
 use sheaf_front::operations;
 use sheaf_rows::{BoxOperator, Cx, Limits, Operator, Sorted, Step, examined, pull, sorted};
 
+use super::query::note_disk;
 use crate::commands::timeseries::make_view;
 use crate::cursors::{Batch, Filled, ServerCursor};
 use crate::node::Node;
@@ -269,6 +270,7 @@ impl PipelineCursor {
         if let Some(watch) = self.db.head().and_then(|head| head.watch) {
             op.metrics().plan(|planned| planned.stages = Some(watch.stages()));
         }
+        note_disk(op, &mut *self.run);
         let after = examined(&mut *self.run);
         self.db.reads().detach();
         op.metrics().examined(before, after);

@@ -12,7 +12,7 @@ use sheaf_exec::run::{Executor, Reads};
 use sheaf_expr::ParseCx;
 use sheaf_query::matcher::{Features, Matcher};
 use sheaf_query::sort::FindSort;
-use sheaf_rows::{Cx, Limits, Operator, Sorted};
+use sheaf_rows::{Cx, Limits, Operator, Sorted, report};
 
 use super::resume;
 use crate::cursors::{Batch, Filled, ServerCursor};
@@ -22,6 +22,9 @@ use crate::reply::Reply;
 
 /// Documents of a first batch when no size is asked for.
 pub const DEFAULT_BATCH: usize = 101;
+
+/// By this field a client asks for the figures of a query in the reply.
+pub const METRICS: &str = "includeQueryStatsMetrics";
 
 /// Pieces of work that a query may do on the connection's own task.
 const SHORT_WORKS: u64 = 500;
@@ -167,6 +170,16 @@ pub struct PlanCursor {
     sorted: Sorted,
 }
 
+/// Notes whether something was put on disk for want of memory, where that is told.
+pub fn note_disk(op: &Operation<'_>, run: &mut dyn Operator) {
+    let metrics = op.metrics();
+    if metrics.tells.get() {
+        report(run, &mut |figures| {
+            metrics.used_disk.set(metrics.used_disk.get() || figures.spilled.count > 0);
+        });
+    }
+}
+
 /// Notes what the stages of a plan have done.
 pub fn note_stages(op: &Operation<'_>, query: &Query, run: &mut Executor, rows: Rows, top: Top<'_>) {
     let (figures, plan, collection) = (run.figures(), run.plan().clone(), run.collection().clone());
@@ -221,6 +234,7 @@ impl ServerCursor for PlanCursor {
             Ok(None) => op.blocking(|| executor.fill_some(&mut cx, filling, u64::MAX)),
             other => other,
         };
+        note_disk(op, &mut self.executor);
         if let Some(query) = &self.watched {
             let rows = Rows { taken: batch.count() as u64, changed: 0 };
             note_stages(op, query, &mut self.executor, rows, Top::Find);
@@ -308,6 +322,7 @@ pub fn first_batch(
         if let Some(time) = op.at_cluster_time() {
             body.append("atClusterTime", time);
         }
+        op.write_metrics(&mut body);
     });
     result?;
     op.metrics().returned.set(Some(returned as u64));
@@ -335,5 +350,6 @@ pub fn empty_cursor(op: &Operation<'_>, namespace: &str) -> Reply {
         if let Some(time) = op.at_cluster_time() {
             cursor.append("atClusterTime", time);
         }
+        op.write_metrics(cursor);
     })
 }

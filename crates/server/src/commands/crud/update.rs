@@ -14,7 +14,7 @@ use sheaf_exec::write::{
 use sheaf_front::dispatch::StatementKind;
 use sheaf_front::sampling::SAMPLE_ID;
 use sheaf_query::update::Update as Modification;
-use sheaf_storage::Write;
+use sheaf_storage::{Uuid, Write};
 
 use super::find::only_id;
 use super::query::{collated_cx, for_update, parse_update_filter, set_sort};
@@ -290,6 +290,7 @@ impl<'a> UpdateOne<'a> {
         let flag =
             |args: &mut Args<'a>, name| -> Result<bool> { Ok(args.optional::<bool>(name)?.unwrap_or(false)) };
         let array_filters = array_filters(&mut args, "update.updates")?;
+        args.optional::<Uuid>(SAMPLE_ID)?;
         let one = UpdateOne {
             sent: doc,
             q: args.required("q")?,

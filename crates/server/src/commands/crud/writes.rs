@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use sheaf_bson::{DocBuf, Timestamp};
+use sheaf_bson::{DocBuf, RawDoc, Timestamp};
 use sheaf_errors::{Code, Error, Result, bail};
 use sheaf_exec::write::{Seen, WriteCx, ends_command};
 use sheaf_front::session::statements::StatementIds;
@@ -64,7 +64,7 @@ impl WriteFields {
         let statements = StatementIds::parse(args)?;
         let uuid = args.optional("collectionUUID")?;
         args.optional::<Flag>("isTimeseriesNamespace")?;
-        args.ignore(&["encryptionInformation"]);
+        encryption_information(args, "encryptionInformation")?;
         Ok(WriteFields { ordered, bypass, statements, uuid })
     }
 
@@ -92,6 +92,19 @@ impl WriteFields {
             _ => Ok(()),
         }
     }
+}
+
+/// Checks what a client with encrypted fields says of them; this server's part in that is to keep what it writes.
+///
+/// Errors: 40414, 40415, `TypeMismatch`.
+pub fn encryption_information(args: &mut Args<'_>, place: &'static str) -> Result<()> {
+    let Some(information) = args.optional::<RawDoc<'_>>("encryptionInformation")? else { return Ok(()) };
+    let mut parts = Args::of_part(place, information)?;
+    parts.optional::<i64>("type")?;
+    parts.optional::<RawDoc<'_>>("deleteTokens")?;
+    parts.required::<RawDoc<'_>>("schema")?;
+    parts.optional::<bool>("crudProcessed")?;
+    parts.finish()
 }
 
 /// Refuses namespaces that clients may not write.

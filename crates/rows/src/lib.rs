@@ -25,7 +25,7 @@ pub use figures::{Figures, Measured, Seen, Sorted, Witness, examined, report, so
 pub use narrow::Fields;
 pub use simple::{Documents, Empty, Limit, Skip};
 pub use sort::Sort;
-pub use spill::temporary_runs;
+pub use spill::{spill_into, temporary_runs};
 
 /// What a piece of work came to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

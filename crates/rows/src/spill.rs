@@ -3,7 +3,8 @@
 use std::fs::File;
 use std::io::{BufRead, BufReader, BufWriter, Read, Write};
 use std::os::unix::fs::FileExt;
-use std::sync::Arc;
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
 
 use sheaf_errors::{Code, Error, Result};
 use sheaf_query::sort::{ReadRun, Run, Runs};
@@ -11,6 +12,26 @@ use sheaf_query::sort::{ReadRun, Run, Runs};
 /// Runs in files that vanish with their last handle.
 struct FileRuns {
     files: Vec<Arc<File>>,
+}
+
+/// Where the files are; the system's folder for temporary ones until somebody says otherwise.
+static FOLDER: OnceLock<PathBuf> = OnceLock::new();
+
+/// Puts the files of this process into a folder, which is made when it is needed: what is set aside is data, and belongs on the disk that has
+/// room for data (MongoDB's `_tmp`). Who comes first decides.
+pub fn spill_into(folder: PathBuf) {
+    _ = FOLDER.set(folder);
+}
+
+fn temporary_file() -> std::io::Result<File> {
+    let Some(folder) = FOLDER.get() else { return tempfile::tempfile() };
+    match tempfile::tempfile_in(folder) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            std::fs::create_dir_all(folder)?;
+            tempfile::tempfile_in(folder)
+        }
+        made => made,
+    }
 }
 
 /// A place on disk for the runs of what outgrows its memory.
@@ -24,7 +45,7 @@ fn disk(error: std::io::Error) -> Error {
 
 impl Runs for FileRuns {
     fn write(&mut self, items: &mut dyn Iterator<Item = (&[u8], &[u8])>) -> Result<()> {
-        let file = tempfile::tempfile().map_err(disk)?;
+        let file = temporary_file().map_err(disk)?;
         let mut out = BufWriter::with_capacity(1 << 18, file);
         for (key, payload) in items {
             sheaf_meter::tick_for(key.len() + payload.len())?;

@@ -47,3 +47,4 @@ pub(crate) use sheaf_front::{
     args, client, dispatch, generic, log, message, metrics, profile, reactor, reply, system, version,
 };
 pub(crate) use sheaf_replica as replication;
+pub use sheaf_rows::spill_into;

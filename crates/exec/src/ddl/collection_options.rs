@@ -194,7 +194,8 @@ impl CollectionOptions<'_> {
         let spec = match self.clustered_index {
             None | Some(Value::Missing | Value::Null | Value::Bool(false)) => return Ok(None),
             Some(Value::Document(spec)) => spec,
-            Some(Value::Bool(true)) => bail!(
+            Some(flag) if flag.is_number() && !flag.truthy() => return Ok(None),
+            Some(flag) if flag.is_number() || flag.as_bool() == Some(true) => bail!(
                 5979703,
                 "The clusteredIndex option is not supported in the legacy format for this namespace"
             ),

@@ -259,6 +259,7 @@ fn no_last_flush(text: &str, attributes: sheaf_bson::DocBuf) {
 fn open_engine(node: &Arc<Node>, settings: &Settings) -> Result<Engine, String> {
     let path = &node.options.dbpath;
     check_folder(path)?;
+    sheaf_server::spill_into(path.join("_tmp"));
     if node.options.set_name.is_none() {
         Replica::check_alone(path).map_err(|error| error.to_string())?;
     }

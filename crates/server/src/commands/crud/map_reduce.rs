@@ -17,7 +17,7 @@ use sheaf_storage::Collection;
 use super::pipeline::{PipelineCursor, parse};
 use super::query::collated_cx;
 use super::writes::check_writable;
-use crate::args::{Args, Loose, check_collection_name};
+use crate::args::{Args, check_collection_name};
 use crate::audited;
 use crate::command::*;
 use crate::forward;
@@ -85,18 +85,26 @@ impl<'a> Command<'a, Operation<'a>> for MapReduce<'a> {
             collection,
             map: code(args, "map")?,
             reduce: code(args, "reduce")?,
-            finalize: if args.has("finalize") { Some(code(args, "finalize")?) } else { None },
+            finalize: if args.value("finalize").is_nullish() { None } else { Some(code(args, "finalize")?) },
             out: Out::parse(args.value("out"))?,
             query: args.optional("query")?,
             sort: args.optional("sort")?,
             limit: args.optional("limit")?,
-            scope: args.optional("scope")?,
+            scope: scope(args.value("scope"))?,
             stored: DocBuf::new(),
             collation: args.optional("collation")?,
-            bypass_validation: args.optional::<Loose>("bypassDocumentValidation")?.is_some_and(|flag| flag.0),
+            bypass_validation: args.optional("bypassDocumentValidation")?.unwrap_or(false),
         };
         // Both have no effect in MongoDB either.
-        args.ignore(&["jsMode", "verbose"]);
+        for name in ["jsMode", "verbose"] {
+            args.optional::<bool>(name)?;
+        }
+        if map_reduce.sort.is_some_and(|sort| sort.is_empty()) {
+            bail!(15976, "$sort stage must have at least one sort key");
+        }
+        if map_reduce.limit.is_some_and(|limit| limit <= 0) {
+            bail!(15958, "The limit specified to mapReduce must be positive");
+        }
         Ok(map_reduce)
     }
 
@@ -186,10 +194,10 @@ impl<'a> MapReduce<'a> {
             if let Some(query) = self.query.filter(|query| !query.is_empty()) {
                 stages.push(doc! {"$match": query}.as_raw());
             }
-            if let Some(sort) = self.sort.filter(|sort| !sort.is_empty()) {
+            if let Some(sort) = self.sort {
                 stages.push(doc! {"$sort": sort}.as_raw());
             }
-            if let Some(limit) = self.limit.filter(|limit| *limit != 0) {
+            if let Some(limit) = self.limit {
                 stages.push(doc! {"$limit": limit}.as_raw());
             }
             let emit = self.scoped(doc! {"eval": self.map, "this": "$$ROOT"});
@@ -263,6 +271,15 @@ fn code<'a>(args: &mut Args<'a>, name: &str) -> Result<Value<'a>> {
     }
 }
 
+/// Variables of the client's functions.
+fn scope(given: Value<'_>) -> Result<Option<RawDoc<'_>>> {
+    match given {
+        Value::Document(scope) => Ok(Some(scope)),
+        given if given.is_nullish() => Ok(None),
+        _ => bail!(Code::BAD_VALUE, "'scope' must be an object"),
+    }
+}
+
 impl<'a> Out<'a> {
     fn parse(out: Value<'a>) -> Result<Out<'a>> {
         match out {
@@ -273,43 +290,41 @@ impl<'a> Out<'a> {
         }
     }
 
+    /// As MongoDB's `MapReduceOutOptions` has it: one way of output, and what goes with it.
     fn parse_document(spec: RawDoc<'a>) -> Result<Out<'a>> {
-        let (mut mode, mut db) = (None, None);
-        for element in spec.iter() {
-            match (element.key(), element.value()) {
-                ("inline" | "replace" | "merge" | "reduce", value) if mode.is_none() => {
-                    mode = Some((element.key(), value));
-                }
-                ("db", Value::String(name)) => db = Some(name),
-                ("db", value) => bail!(
-                    Code::TYPE_MISMATCH,
-                    "BSON field 'mapReduce.out.db' is the wrong type '{}', expected type 'string'",
-                    value.type_name()
-                ),
-                // Output collections are sharded or not by what they are.
-                ("sharded" | "nonAtomic", _) => {}
-                (other, _) => bail!(40415, "BSON field 'mapReduce.out.{other}' is an unknown field."),
+        if let Some(inline) = spec.get("inline") {
+            if inline.as_f64() != Some(1.0) {
+                bail!(Code::BAD_VALUE, "'inline' takes only numeric '1'");
             }
-        }
-        let Some((mode, value)) = mode else {
-            bail!(Code::BAD_VALUE, "'out' requires 'replace', 'merge', 'reduce' or 'inline'")
-        };
-        if mode == "inline" {
+            if spec.iter().nth(1).is_some() {
+                bail!(Code::INVALID_OPTIONS, "'inline' must be specified alone");
+            }
             return Ok(Out::Inline);
         }
-        let Value::String(collection) = value else {
+        for name in ["sharded", "nonAtomic"] {
+            if spec.get(name).is_some_and(|flag| flag.as_bool() != Some(true)) {
+                bail!(Code::BAD_VALUE, "'{name}' in 'out' takes only true");
+            }
+        }
+        let known = ["sharded", "nonAtomic", "db"].iter().filter(|name| spec.element(name).is_some()).count();
+        if spec.iter().count() != known + 1 {
             bail!(
-                Code::TYPE_MISMATCH,
-                "BSON field 'mapReduce.out.{mode}' is the wrong type '{}', expected type 'string'",
-                value.type_name()
+                Code::BAD_VALUE,
+                "'out' has one of 'replace', 'merge', 'reduce' or 'inline', and perhaps 'sharded', 'nonAtomic' and 'db'"
             );
+        }
+        let text = |name: &str, value: Value<'a>| match value {
+            Value::String(text) => Ok(text),
+            _ => bail!(Code::BAD_VALUE, "'{name}' in 'out' must be a string"),
         };
-        let place = Place::new(db, collection)?;
-        Ok(match mode {
-            "replace" => Out::Replace(place),
-            "merge" => Out::Merge(place),
-            _ => Out::Reduce(place),
-        })
+        let db = spec.get("db").map(|db| text("db", db)).transpose()?;
+        let ways: [(&str, fn(Place<'a>) -> Out<'a>); 3] =
+            [("replace", Out::Replace), ("merge", Out::Merge), ("reduce", Out::Reduce)];
+        let way = ways.iter().find_map(|(name, way)| Some((name, way, spec.get(name)?)));
+        let Some((name, way, collection)) = way else {
+            bail!(Code::BAD_VALUE, "'out' requires 'replace', 'merge', 'reduce' or 'inline'")
+        };
+        Ok(way(Place::new(db, text(name, collection)?)?))
     }
 
     fn place(&self) -> Option<&Place<'a>> {
@@ -323,6 +338,12 @@ impl<'a> Out<'a> {
 impl<'a> Place<'a> {
     fn new(db: Option<&'a str>, collection: &'a str) -> Result<Self> {
         check_collection_name(collection)?;
+        if let Some(internal) = db.filter(|db| matches!(*db, "admin" | "config" | "local")) {
+            bail!(
+                Code::COMMAND_NOT_SUPPORTED,
+                "mapReduce cannot write to the internal database '{internal}'"
+            );
+        }
         Ok(Place { db, collection })
     }
 }

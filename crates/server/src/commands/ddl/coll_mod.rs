@@ -101,7 +101,7 @@ impl<'a> Command<'a, Operation<'a>> for CollMod<'a> {
         }
         options::check_level(command.validation_level, Self::NAME)?;
         options::check_action(command.validation_action, Self::NAME)?;
-        args.ignore(&["isTimeseriesNamespace"]);
+        args.optional::<bool>("isTimeseriesNamespace")?;
         Ok(command)
     }
 

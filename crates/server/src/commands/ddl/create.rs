@@ -13,7 +13,7 @@ use sheaf_storage::{Catalog, Collection, CreateCollection, Write};
 use sheaf_timeseries::{BUCKETS_PREFIX, TimeseriesOptions};
 
 use super::{encrypted_fields, names, views};
-use crate::args::{Args, Array, Loose};
+use crate::args::{Args, Documents, Loose};
 use crate::audited::Creation;
 use crate::command::*;
 use crate::commands::crud::query;
@@ -71,7 +71,9 @@ impl<'a> Command<'a, Operation<'a>> for Create<'a> {
             .transpose()?;
         let encrypted_fields: Option<RawDoc<'a>> = args.optional("encryptedFields")?;
         encrypted_fields.map(encrypted_fields::check).transpose()?;
-        args.ignore(&["flags", "recordIdsReplicated"]);
+        // Both have no effect here.
+        args.optional::<i64>("flags")?;
+        args.optional::<Loose>("recordIdsReplicated")?;
         let id_index = args.optional("idIndex")?;
         let auto_index_id = args.optional::<Loose>("autoIndexId")?.map(|flag| flag.0);
         let options = read_options(args)?;
@@ -178,10 +180,29 @@ fn read_options<'a>(args: &mut Args<'a>) -> Result<CollectionOptions<'a>> {
         validation_action: args.optional("validationAction")?,
         collation: args.optional("collation")?,
         view_on: args.optional("viewOn")?,
-        pipeline: args.optional::<Array<'a>>("pipeline")?.map(|array| array.0),
+        pipeline: match args.documents("pipeline")? {
+            Some(Documents::Array(stages)) => Some(stages),
+            _ => None,
+        },
         clustered_index: args.optional("clusteredIndex")?,
-        expire_after_seconds: args.optional("expireAfterSeconds")?,
+        expire_after_seconds: expire_after_seconds(args)?,
     })
+}
+
+/// `expireAfterSeconds`: a number, of whatever type, to be looked at where it is known for what.
+fn expire_after_seconds<'a>(args: &mut Args<'a>) -> Result<Option<Value<'a>>> {
+    let value = args.value("expireAfterSeconds");
+    if value.is_nullish() {
+        return Ok(None);
+    }
+    if !value.is_number() {
+        bail!(
+            Code::TYPE_MISMATCH,
+            "BSON field 'create.expireAfterSeconds' is the wrong type '{}', expected types '[long, int, decimal, double]'",
+            value.type_name()
+        );
+    }
+    Ok(Some(value))
 }
 
 impl Create<'_> {

@@ -56,7 +56,9 @@ impl<'a> Command<'a, Operation<'a>> for CreateIndexes<'a> {
         let collection = args.collection()?;
         let indexes = args.required_documents("indexes")?;
         let ignore_unknown = args.optional::<Loose>("ignoreUnknownIndexOptions")?.is_some_and(|flag| flag.0);
-        args.ignore(&["isTimeseriesNamespace"]);
+        args.optional::<bool>("isTimeseriesNamespace")?;
+        // The version of the indexes, beside that of each: it says nothing.
+        args.optional::<i64>("v")?;
         let uuid = args.optional("collectionUUID")?;
         let commit_quorum = args.value("commitQuorum");
         check_quorum(commit_quorum)?;

@@ -42,7 +42,9 @@ impl<'a> Command<'a, Operation<'a>> for DropDatabase {
     }
 
     fn run(self, op: &Operation<'a>) -> Result<Reply> {
-        if matches!(op.db(), "admin" | "config" | "local") {
+        // A server by itself can do without `config`; the storage keeps `local`, where the oplog is.
+        let is_needed = op.node().options.set_name.is_some() && matches!(op.db(), "config" | "local");
+        if op.db() == "admin" || is_needed {
             bail!(Code::ILLEGAL_OPERATION, "Dropping the '{}' database is prohibited.", op.db());
         }
         let stop = op.interrupter();

@@ -62,7 +62,7 @@ impl<'a> Command<'a, Operation<'a>> for DropIndexes<'a> {
                 index.type_name()
             );
         }
-        args.ignore(&["isTimeseriesNamespace"]);
+        args.optional::<bool>("isTimeseriesNamespace")?;
         Ok(DropIndexes { collection, index, uuid: args.optional("collectionUUID")? })
     }
 

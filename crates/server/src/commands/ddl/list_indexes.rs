@@ -65,7 +65,7 @@ impl<'a> Command<'a, Operation<'a>> for ListIndexes<'a> {
                 "The includeBuildUUIDs flag and includeBuildIndexInfo flag cannot both be set to true"
             );
         }
-        args.ignore(&["isTimeseriesNamespace"]);
+        args.optional::<bool>("isTimeseriesNamespace")?;
         Ok(ListIndexes { target, batch_size, wrapped })
     }
 

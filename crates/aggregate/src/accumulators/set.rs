@@ -2,13 +2,17 @@
 
 use std::collections::HashSet;
 
+use ahash::RandomState;
 use hashbrown::HashTable;
-use sheaf_bson::{Bump, DocBuf, Ordered, OwnedValue, Value, array_in};
+use sheaf_bson::{Bump, Ordered, OwnedValue, Value, array_in};
 use sheaf_collation::{SharedCollator, key_of};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_expr::{Expr, ParseCx};
 
 use super::state::{Parsed, State, check_state_memory, no_partial, partial_elements};
+
+/// What a field of a merged document costs beside its name and value.
+const FIELD_COST: usize = size_of::<(Box<str>, OwnedValue)>() + 2 * size_of::<usize>();
 
 /// `$push`.
 #[derive(Default)]
@@ -182,9 +186,36 @@ impl State for SetUnion {
     }
 }
 
-/// `$mergeObjects`.
+/// `$mergeObjects`: fields in the order in which their names came first, each with the value that came last.
 #[derive(Default)]
-pub(super) struct MergeObjects(DocBuf);
+pub(super) struct MergeObjects {
+    fields: Vec<(Box<str>, OwnedValue)>,
+    /// Where a name stands in `fields`.
+    places: HashTable<usize>,
+    hasher: RandomState,
+    held: usize,
+}
+
+impl MergeObjects {
+    fn set(&mut self, name: &str, value: Value<'_>) {
+        let value = OwnedValue::from(value);
+        self.held += value.memory_bytes();
+        let hash = self.hasher.hash_one(name);
+        let fields = &self.fields;
+        match self.places.find(hash, |&at| &*fields[at].0 == name) {
+            Some(&at) => {
+                self.held -= self.fields[at].1.memory_bytes();
+                self.fields[at].1 = value;
+            }
+            None => {
+                self.held += name.len() + FIELD_COST;
+                self.fields.push((name.into(), value));
+                let (fields, hasher) = (&self.fields, &self.hasher);
+                self.places.insert_unique(hash, fields.len() - 1, |&at| hasher.hash_one(&*fields[at].0));
+            }
+        }
+    }
+}
 
 impl State for MergeObjects {
     fn add(&mut self, value: Value<'_>) -> Result<()> {
@@ -198,22 +229,15 @@ impl State for MergeObjects {
                 value.type_name()
             ),
         };
-        sheaf_meter::tick_for(self.0.as_bytes().len() + new.len())?;
-        let old = self.0.as_raw();
-        let merged = DocBuf::build(|out| {
-            for element in old.iter() {
-                out.append_element(new.element(element.key()).unwrap_or(element));
-            }
-            for element in new.iter().filter(|element| old.element(element.key()).is_none()) {
-                out.append_element(element);
-            }
-        });
-        self.0 = merged;
+        sheaf_meter::tick_for(new.len())?;
+        new.iter().for_each(|element| self.set(element.key(), element.value()));
         Ok(())
     }
 
     fn result<'a>(&self, arena: &'a Bump) -> Result<Value<'a>> {
-        Ok(Value::Document(sheaf_bson::document_in(arena, |out| _ = out.append_all(self.0.as_raw()))))
+        Ok(Value::Document(sheaf_bson::document_in(arena, |out| {
+            self.fields.iter().for_each(|(name, value)| _ = out.append(name, value));
+        })))
     }
 
     fn partial<'a>(&self, arena: &'a Bump) -> Result<Value<'a>> {
@@ -228,6 +252,6 @@ impl State for MergeObjects {
     }
 
     fn memory_bytes(&self) -> usize {
-        self.0.as_bytes().len()
+        self.held
     }
 }

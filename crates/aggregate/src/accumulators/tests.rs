@@ -211,3 +211,47 @@ fn a_state_without_documents_adds_nothing() {
         assert_eq!(whole.as_bytes(), merged.as_bytes(), "{name}");
     }
 }
+
+#[test]
+fn the_best_take_no_more_along_than_their_order_needs() {
+    for name in ["$top", "$topN", "$bottom", "$bottomN"] {
+        let document = doc! { "k": 1, "v": 2, "other": &*"x".repeat(100_000) };
+        let arena = Bump::new();
+        let of = accumulation(name);
+        let taken = of.value(document.as_raw(), &Env::new(&arena)).unwrap();
+        let taken = taken.as_doc().unwrap().len();
+        assert!(taken < 200, "{name} takes {taken} bytes");
+    }
+    // What lies deeper is found in the field at the top.
+    let spec = doc! { "f": { "$top": { "sortBy": { "a.b": -1, "a.c": 1 }, "output": "$v" } } };
+    let mut cx = ParseCx::new();
+    let of = Accumulation::parse(spec.as_raw().iter().next().unwrap(), &mut cx).unwrap();
+    let documents = [
+        doc! { "v": 1, "a": { "b": 1, "c": 1 } },
+        doc! { "v": 2, "a": [{ "b": 0 }, { "b": 5, "c": 2 }] },
+        doc! { "v": 3, "a": { "b": 5, "c": 1 } },
+        doc! { "v": 4 },
+    ];
+    let state = gather(&of, &documents).unwrap();
+    assert_eq!(state.result(&Bump::new()).unwrap().as_exact_i64(), Some(3));
+}
+
+#[test]
+#[allow(clippy::disallowed_methods, reason = "how long it takes is what is looked at")]
+fn merging_takes_time_by_what_is_merged() {
+    let of = accumulation("$mergeObjects");
+    let time = |count: usize| {
+        let documents: Vec<_> = (0..count)
+            .map(|n| DocBuf::new().with("v", &DocBuf::new().with(&format!("k{n}"), n as i32)))
+            .collect();
+        let start = std::time::Instant::now();
+        let state = gather(&of, &documents).unwrap();
+        let taken = start.elapsed();
+        let merged = OwnedValue::from(state.result(&Bump::new()).unwrap());
+        assert_eq!(merged.as_value().as_doc().unwrap().iter().count(), count);
+        taken
+    };
+    let few = time(2000);
+    let many = time(16_000);
+    assert!(many < few * 30, "{many:?} against {few:?}: by the square it would be 64 times as long");
+}

@@ -1,9 +1,9 @@
 //! `$top`, `$topN`, `$bottom`, `$bottomN`.
 
-use sheaf_bson::{Binary, Bump, OwnedValue, RawDoc, Value, array_in};
+use sheaf_bson::{Binary, Bump, DocBuf, OwnedValue, RawDoc, Value, array_in};
 use sheaf_errors::{Result, bail};
 use sheaf_expr::{Expr, ParseCx};
-use sheaf_query::sort::SortPattern;
+use sheaf_query::sort::{SortOn, SortPattern};
 
 use super::n;
 use super::state::{Parsed, State, check_state_memory, copy_in, no_partial, partial_elements};
@@ -38,9 +38,9 @@ pub(super) fn parse(name: &'static str, argument: Value<'_>, cx: &mut ParseCx) -
     }
     let Some(output) = output else { bail!(5788004, "Missing value for 'output'") };
     let Some(sort_by) = sort_by else { bail!(5788005, "Missing value for 'sortBy'") };
-    // The sort needs the whole document, so that is what is taken in, with the output's value beside it.
+    // What the sort looks at is taken in, with the output's value beside it.
     let wrapped = sheaf_bson::DocBuf::build(|out| {
-        out.append("root", "$$ROOT").append(OUTPUT, output);
+        out.append("root", &looked_at(&sort_by)).append(OUTPUT, output);
     });
     let input = Expr::parse(Value::Document(wrapped.as_raw()), cx)?;
     let bottom = name.starts_with("$bottom");
@@ -60,6 +60,20 @@ pub(super) fn parse(name: &'static str, argument: Value<'_>, cx: &mut ParseCx) -
             }))
         }),
     })
+}
+
+/// An expression for as much of a document as the sort needs: the fields at the top that its paths begin with.
+fn looked_at(sort_by: &SortPattern) -> DocBuf {
+    let mut root = DocBuf::new();
+    for part in sort_by.parts() {
+        let SortOn::Path(path) = &part.on else { continue };
+        let dotted = path.dotted();
+        let first = dotted.split('.').next().unwrap_or_default();
+        if root.as_raw().get(first).is_none() {
+            root.append(first, format!("${first}").as_str());
+        }
+    }
+    root
 }
 
 struct Top {

@@ -194,10 +194,18 @@ fn check_change_stream(entries: &[&StageEntry], stages: &mut [SharedStage]) -> R
         bail!(7182802, "{} must be the last stage in the pipeline", entry.name);
     }
     if let Start::After(token) = &stream.start {
+        let mut splits = false;
         for stage in stages {
             if let Some(resumed) = stage.resumed_at(token) {
                 *stage = resumed;
+                splits = true;
             }
+        }
+        if token.fragment.is_some() && !splits {
+            bail!(
+                Code::CHANGE_STREAM_FATAL_ERROR,
+                "To resume from a split event, the $changeStream pipeline must include a $changeStreamSplitLargeEvent stage"
+            );
         }
     }
     Ok(())

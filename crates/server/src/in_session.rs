@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::MutexGuard;
 use sheaf_bson::{DocBuf, DocWriter, RawDoc, Timestamp};
-use sheaf_errors::{Code, Result};
+use sheaf_errors::{Code, Result, bail};
 use sheaf_shard::Executed;
 
 use crate::op::{Operation, TxnEnd};
@@ -30,6 +30,9 @@ pub fn run<'a>(
     learn_fate(&mut state, op, session);
     let open_since = state.open_since();
     let before = state.txn_number;
+    if part == TxnPart::Start && !op.node.is_in_cluster() {
+        check_start(op, before, txn_number)?;
+    }
     state.admit(session.id, part, txn_number)?;
     if let Some(started) = open_since.filter(|_| txn_number > before) {
         // A newer number ends the open transaction.
@@ -55,6 +58,22 @@ pub fn run<'a>(
     // Whoever looked for open transactions when this node ceased to be primary could not look into this one.
     op.node.refresh_session(session, &mut state);
     result
+}
+
+/// What a transaction begins with that no router has sent.
+///
+/// Errors: `ConflictingOperationInProgress` for a number that the session has had, `InvalidOptions` for what only routers say.
+fn check_start(op: &Operation<'_>, newest: i64, txn_number: i64) -> Result<()> {
+    if op.generic.txn_retry_counter.is_some() {
+        bail!(Code::INVALID_OPTIONS, "txnRetryCounter is only supported in sharded clusters");
+    }
+    if newest == txn_number {
+        bail!(
+            Code::CONFLICTING_OPERATION_IN_PROGRESS,
+            "Only servers in a sharded cluster can start a new transaction at the active transaction number"
+        );
+    }
+    Ok(())
 }
 
 /// How long a wait goes on before it asks whether to go on.

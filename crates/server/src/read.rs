@@ -56,14 +56,16 @@ pub fn prepare(op: &Operation<'_>, part: TxnPart) -> Result<Option<Parked>> {
     Ok(None)
 }
 
-/// Begins a transaction. In a sharded cluster it reads at the time that its read concern names, or at the present: the line is drawn
-/// there, and what may be on its near side awaited. That is a commit that is under way just now.
+/// Begins a transaction. It reads at the time that its read concern names, and in a sharded cluster at the present where that names none:
+/// the line is drawn there, and what may be on its near side awaited. That is a commit that is under way just now.
 ///
 /// Errors: `SnapshotTooOld`; those of the operation while it waits.
 pub fn begin(op: &Operation<'_>, session: (DocBuf, i64)) -> Result<Transaction> {
-    let replica = op.node.replica().filter(|replica| op.node.is_in_cluster() && replica.is_writable());
+    let named = op.read_concern().at_cluster_time;
+    let draws_line = named.is_some() || op.node.is_in_cluster();
+    let replica = op.node.replica().filter(|replica| draws_line && replica.is_writable());
     let Some(replica) = replica else { return op.engine().begin(Some(session)) };
-    let (at, last) = replica.draw_line(op.read_concern().at_cluster_time, present(op));
+    let (at, last) = replica.draw_line(named, present(op));
     let stop = op.interrupter();
     op.engine().wait_applied(last, &|| stop.check())?;
     op.engine().begin_at(Some(session), at)

@@ -180,6 +180,12 @@ pub fn in_transaction(request: &Request<'_>) -> Result<()> {
         return Ok(());
     }
     let ends = part.ends();
+    if part == TxnPart::Start && command.name == "killCursors" {
+        bail!(
+            Code::OPERATION_NOT_SUPPORTED_IN_TRANSACTION,
+            "Cannot run killCursors as the first operation in a multi-document transaction."
+        );
+    }
     if !ends && command.spec.transaction == Transaction::Refused {
         bail!(
             Code::OPERATION_NOT_SUPPORTED_IN_TRANSACTION,

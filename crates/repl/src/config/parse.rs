@@ -146,7 +146,7 @@ impl MemberConfig {
 fn check_horizons(doc: RawDoc<'_>) -> Result<()> {
     match doc.iter().next() {
         None => Ok(()),
-        Some(_) => Err(Error::new(Code::FEATURE_NOT_SUPPORTED, "MemberConfig.horizons are not supported")),
+        Some(_) => Err(Error::new(Code::NOT_IMPLEMENTED, "MemberConfig.horizons are not supported")),
     }
 }
 

@@ -346,5 +346,5 @@ fn majorities_count_members_with_data() {
 fn horizons_are_refused_rather_than_forgotten() {
     assert!(checked(&with_member(r#""horizons": {}"#)).is_ok());
     let error = checked(&with_member(r#""horizons": {"outside": "example.com:27017"}"#)).unwrap_err();
-    assert_eq!(error.code(), sheaf_errors::Code::FEATURE_NOT_SUPPORTED);
+    assert_eq!(error.code(), sheaf_errors::Code::NOT_IMPLEMENTED);
 }

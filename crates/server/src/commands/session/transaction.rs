@@ -1,5 +1,6 @@
 //! `commitTransaction` and `abortTransaction`.
 
+use sheaf_bson::Value;
 use sheaf_errors::{Code, Result, bail};
 
 use crate::args::Args;
@@ -35,6 +36,19 @@ impl<'a> Command<'a, Operation<'a>> for CommitTransaction {
     };
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {
+        // Routers decide on times; here nothing is prepared that waits for one.
+        match args.value("commitTimestamp") {
+            Value::Timestamp(_) => bail!(
+                Code::INVALID_OPTIONS,
+                "commitTransaction cannot provide commitTimestamp to unprepared transaction."
+            ),
+            given if given.is_nullish() => {}
+            other => bail!(
+                Code::TYPE_MISMATCH,
+                "BSON field 'commitTransaction.commitTimestamp' is the wrong type '{}', expected type 'timestamp'",
+                other.type_name()
+            ),
+        }
         args.ignore(end_fields(Self::NAME));
         Ok(CommitTransaction)
     }

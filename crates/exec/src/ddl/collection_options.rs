@@ -362,6 +362,19 @@ fn check_word(word: Option<&str>, known: &[&str], command: &str, field: &str) ->
     }
 }
 
+/// The databases of the server itself keep no documents before changes.
+///
+/// Errors: `InvalidOptions`.
+pub fn check_images_place(db: &str) -> Result<()> {
+    if matches!(db, "admin" | "config" | "local") {
+        bail!(
+            Code::INVALID_OPTIONS,
+            "changeStreamPreAndPostImages collection option is not supported on the {db} database"
+        );
+    }
+    Ok(())
+}
+
 /// Reads `{enabled: bool}`.
 ///
 /// Errors: `TypeMismatch`, 40414, 40415.

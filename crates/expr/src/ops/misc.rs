@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use sheaf_bson::{Bump, Value};
-use sheaf_errors::{Result, bail};
+use sheaf_errors::{Code, Result, bail};
 
 use crate::context::ParseCx;
 use crate::expr::{Call, Cx, Expr};
@@ -56,12 +56,22 @@ fn rand<'a>(call: &'a Call, _: Cx<'a, '_>) -> Result<Value<'a>> {
     Ok(Value::Double((bits >> 11) as f64 / (1u64 << 53) as f64))
 }
 
-fn parse_meta(op: &'static Operator, argument: Value<'_>, _: &mut ParseCx) -> Result<Expr> {
+/// Those that API version 1 promises nothing about.
+const UNSTABLE: &[&str] =
+    &["textScore", "indexKey", "searchScore", "searchHighlights", "score", "scoreDetails"];
+
+fn parse_meta(op: &'static Operator, argument: Value<'_>, cx: &mut ParseCx) -> Result<Expr> {
     let Value::String(name) = argument else {
         bail!(17307, "$meta only supports string arguments");
     };
     if name == "stream" {
         bail!(9692105, "Unsupported argument to $meta: {name}");
+    }
+    if cx.is_api_strict() && UNSTABLE.contains(&name) {
+        bail!(
+            Code::API_STRICT_ERROR,
+            "Provided apiStrict is true with an unstable parameter: {{$meta: \"{name}\"}}"
+        );
     }
     match METADATA.iter().find(|known| **known == name) {
         Some(known) => Ok(Expr::unfolded(op, Vec::new(), State::Metadata(known))),

@@ -22,7 +22,7 @@ impl<'a> Command<'a, Request<'a>> for ConnectionStatus {
         secondary: Secondary::Always,
         maintenance: true,
         authentication: Authentication::Before,
-        api_v1: true,
+        api_v1: false,
         admin_only: false,
         test_only: false,
         concerns: Concerns::NONE,

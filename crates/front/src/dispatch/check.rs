@@ -63,7 +63,19 @@ pub fn api_version(
 fn unstable_fields(command: &str) -> &'static [&'static str] {
     match command {
         "aggregate" => &["collectionUUID", "exchange", "explain"],
-        "create" => &["autoIndexId", "capped", "indexOptionDefaults", "max", "size", "storageEngine"],
+        "collMod" => &["changeStreamPreAndPostImages", "dryRun"],
+        "create" => &[
+            "autoIndexId",
+            "capped",
+            "changeStreamPreAndPostImages",
+            "flags",
+            "indexOptionDefaults",
+            "max",
+            "recordIdsReplicated",
+            "size",
+            "storageEngine",
+        ],
+        "createIndexes" => &["collectionUUID", "ignoreUnknownIndexOptions", "returnOnStart"],
         "find" => &[
             "awaitData",
             "collectionUUID",
@@ -71,9 +83,11 @@ fn unstable_fields(command: &str) -> &'static [&'static str] {
             "min",
             "noCursorTimeout",
             "oplogReplay",
+            "readOnce",
             "returnKey",
             "showRecordId",
             "tailable",
+            "term",
         ],
         "delete" | "findAndModify" | "insert" | "update" => &["collectionUUID"],
         _ => &[],

@@ -108,6 +108,11 @@ impl<'a> Command<'a, Operation<'a>> for CollMod<'a> {
     fn run(self, op: &Operation<'a>) -> Result<Reply> {
         let namespace = op.namespace(self.collection);
         op.metrics().namespace.replace(Some(namespace.clone()));
+        if op.api().strict
+            && let Some(index) = &self.index
+        {
+            index.check_stable()?;
+        }
         self.check_settings(&namespace)?;
         let catalog = op.catalog();
         let found = catalog.collection(&namespace);
@@ -304,6 +309,7 @@ impl CollMod<'_> {
             }
         }
         if let Some(on) = self.images {
+            options::check_images_place(names::split(&collection.namespace).0)?;
             let images = sheaf_bson::doc! { "enabled": true };
             let next = options::with_changes(before, &changes);
             let change = if on { Value::Document(images.as_raw()) } else { Value::Missing };

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use sheaf_aggregate::{Namespace, Pipeline};
 use sheaf_bson::{DocBuf, RawDoc, Timestamp, Value};
 use sheaf_errors::{Code, Result, bail};
-use sheaf_exec::ddl::collection_options::{CollectionOptions, same_options};
+use sheaf_exec::ddl::collection_options::{CollectionOptions, check_images_place, same_options};
 use sheaf_exec::ddl::index_spec;
 use sheaf_expr::{ParseCx, SystemVariables};
 use sheaf_storage::{Catalog, Collection, CreateCollection, Write};
@@ -125,6 +125,10 @@ impl<'a> Command<'a, Operation<'a>> for Create<'a> {
             bail!(50001, "autoIndexId:false is not allowed for collections in non-local databases");
         }
         self.check_validator_place(op.db())?;
+        let images = self.options.pre_and_post_images;
+        if images.and_then(|images| images.get("enabled")).is_some_and(|enabled| enabled.truthy()) {
+            check_images_place(op.db())?;
+        }
         let options = self.kept_options(op)?;
         let id_index = self.id_index(&options)?;
         if let Some(existing) = op.view()?.collection(&namespace) {

@@ -337,13 +337,24 @@ fn without_existing(collection: &Collection, specs: Vec<DocBuf>) -> Result<Vec<D
     Ok(new)
 }
 
-/// Text indexes are no part of API version 1.
+/// Options of indexes that API version 1 promises nothing about.
+const UNSTABLE: &[&str] =
+    &["background", "bucketSize", "dropDups", "originalSpec", "prepareUnique", "sparse", "storageEngine"];
+
+/// Text indexes, and some options, are no part of API version 1.
 ///
 /// Errors: `APIStrictError`.
 fn check_stable(spec: RawDoc<'_>) -> Result<()> {
     let key = spec.get("key").and_then(|key| key.as_doc()).unwrap_or(RawDoc::EMPTY);
     if key.values().any(|kind| kind.as_str() == Some("text")) {
         bail!(Code::API_STRICT_ERROR, "text indexes cannot be created with apiStrict: true");
+    }
+    if let Some(field) = spec.iter().find(|field| UNSTABLE.contains(&field.key())) {
+        bail!(
+            Code::API_STRICT_ERROR,
+            "BSON field 'createIndexes.indexes.{}' is not allowed with apiStrict:true.",
+            field.key()
+        );
     }
     Ok(())
 }

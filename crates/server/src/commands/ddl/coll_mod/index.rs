@@ -75,6 +75,26 @@ impl<'a> IndexMod<'a> {
         })
     }
 
+    /// API version 1 promises nothing about what makes an index unique.
+    ///
+    /// Errors: `APIStrictError`.
+    pub fn check_stable(&self) -> Result<()> {
+        let given = [
+            (self.unique.is_some(), "unique"),
+            (self.prepare_unique.is_some(), "prepareUnique"),
+            (self.force_non_unique.is_some(), "forceNonUnique"),
+        ];
+        match given.into_iter().find(|(given, _)| *given) {
+            Some((_, name)) => {
+                bail!(
+                    Code::API_STRICT_ERROR,
+                    "BSON field 'collMod.index.{name}' is not allowed with apiStrict:true."
+                )
+            }
+            None => Ok(()),
+        }
+    }
+
     /// Whether the index is to become unique.
     pub fn wants_unique(&self) -> bool {
         self.unique == Some(true)

@@ -207,3 +207,28 @@ fn is_read_in_time(stages: &ArrayBuf, wrong: Code) {
     let _entered = sheaf_meter::enter(meter);
     assert_eq!(parse(), Code::MAX_TIME_MS_EXPIRED);
 }
+
+#[test]
+fn what_a_stage_keeps_while_nobody_pulls_is_counted() {
+    let process = Process::new(64 << 20, 32 << 20);
+    let entered = sheaf_meter::enter(Meter::background(&process));
+    let elements = array![{ "$set": { "a": { "$range": [0, 100_000] } } }, { "$unwind": "$a" }];
+    let grouped =
+        array![{ "$limit": 30 }, { "$group": { "_id": 1, "a": { "$push": "$$ROOT" } } }, { "$unwind": "$a" }];
+    for stages in [elements, grouped] {
+        let pipeline =
+            Pipeline::parse(stages.as_raw(), &Namespace::new("t", "c"), &mut ParseCx::new()).unwrap();
+        let mut cx = Cx::new(Limits::default(), &go_on);
+        let mut source = pipeline.open(input(), &nowhere());
+        assert!(pull(&mut source, &mut cx).unwrap());
+        let first = DocBuf::from(source.row().document());
+        source.suspend();
+        assert!(process.used() > 1 << 20, "{} bytes: {stages:?}", process.used());
+        // Whoever pulls on gets what is next.
+        assert!(pull(&mut source, &mut cx).unwrap());
+        assert_ne!(source.row().document(), first.as_raw());
+        drop(source);
+        assert_eq!(process.used(), 0);
+    }
+    drop(entered);
+}

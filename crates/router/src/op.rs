@@ -217,12 +217,13 @@ impl<'a> Operation<'a> {
         self.read_at.take().is_some()
     }
 
-    /// Several shards are about to be asked: of a transaction that has not read anything the time is chosen now.
+    /// Several shards are about to be asked: of a transaction that has not read anything the time is chosen now, if its client names none.
     pub fn choose_read_time(&self) {
         if let Some(transaction) = &mut *self.transaction.borrow_mut()
             && transaction.participants.iter().all(|participant| !participant.begun)
         {
-            transaction.read_at.get_or_insert_with(|| self.present());
+            let at = transaction.reads_as_of().unwrap_or_else(|| self.present());
+            transaction.read_at = Some(at);
         }
     }
 

@@ -16,8 +16,9 @@ mod simple;
 mod sort;
 mod spill;
 
-use sheaf_bson::RawDoc;
-use sheaf_errors::Result;
+use sheaf_bson::{Bump, RawDoc};
+use sheaf_errors::{Error, Result};
+use sheaf_meter::Held;
 
 pub use cx::{Cx, Interrupt, Limits};
 pub use deep::Deep;
@@ -84,9 +85,10 @@ pub trait Operator: Send {
         false
     }
 
-    /// Keeps positions and lets go of everything that belongs to the state that is read: the command is over, and another
-    /// may pull on.
+    /// Keeps positions and lets go of everything that belongs to the state that is read, and of the row: the command is over, and another
+    /// may pull on, perhaps never.
     fn suspend(&mut self) {
+        self.release();
         self.inputs(&mut |input| input.suspend());
     }
 
@@ -108,6 +110,41 @@ pub fn let_go(buffer: &mut Vec<u8>) {
     buffer.clear();
     if buffer.capacity() > KEPT_BYTES {
         *buffer = Vec::new();
+    }
+}
+
+/// The same of an operator's arena.
+pub fn let_go_arena(arena: &mut Bump) {
+    match arena.allocated_bytes() > KEPT_BYTES {
+        true => *arena = Bump::new(),
+        false => arena.reset(),
+    }
+}
+
+/// The account of what an operator has to keep while nobody pulls: of a cursor that is not asked any more it would be memory without a bound.
+#[derive(Default)]
+pub struct Idle {
+    held: Held,
+    /// There was no room, which whoever pulls on is told.
+    refused: Option<Error>,
+}
+
+impl Idle {
+    /// The operator is suspended with so many bytes.
+    pub fn suspend(&mut self, bytes: usize) {
+        self.held = Held::default();
+        let kept = if bytes > KEPT_BYTES { bytes as u64 } else { 0 };
+        match sheaf_meter::reserve(kept) {
+            Ok(held) => self.held = held,
+            Err(error) => self.refused = Some(error),
+        }
+    }
+
+    /// The operator goes on.
+    ///
+    /// Errors: `ExceededMemoryLimit`, if there was no room for what it kept.
+    pub fn resume(&mut self) -> Result<()> {
+        self.refused.take().map_or(Ok(()), Err)
     }
 }
 

@@ -309,6 +309,10 @@ impl Operator for BucketAutoRun {
         visit(&mut self.input);
     }
 
+    fn release(&mut self) {
+        self.current = None;
+    }
+
     fn figures(&mut self) -> Option<&mut Figures> {
         Some(&mut self.figures)
     }

@@ -282,6 +282,10 @@ impl Operator for FacetRun {
         self.output.as_ref().map_or(Row::default(), |output| Row::of(output.as_raw()))
     }
 
+    fn release(&mut self) {
+        self.output = None;
+    }
+
     fn inputs(&mut self, visit: &mut dyn FnMut(&mut dyn Operator)) {
         if let Some(input) = &mut self.input {
             visit(input);

@@ -6,7 +6,7 @@ use sheaf_bson::{Bump, DocBuf, RawDoc, Value, doc};
 use sheaf_errors::{Result, bail};
 use sheaf_expr::Deps;
 use sheaf_query::matcher::{Features, Matcher};
-use sheaf_rows::{BoxOperator, Cx, Operator, Row, Step};
+use sheaf_rows::{BoxOperator, Cx, Operator, Row, Step, let_go_arena};
 
 use crate::database::SharedDatabase;
 use crate::filters;
@@ -104,5 +104,10 @@ impl Operator for MatchRun {
 
     fn release(&mut self) {
         self.input.release();
+    }
+
+    fn suspend(&mut self) {
+        let_go_arena(&mut self.arena);
+        self.input.suspend();
     }
 }

@@ -263,6 +263,8 @@ impl Operator for GraphLookupRun {
     }
 
     fn suspend(&mut self) {
+        self.release();
+        sheaf_rows::let_go_arena(&mut self.arena);
         self.input.suspend();
         self.join.suspend();
     }

@@ -511,6 +511,16 @@ impl Operator for GroupRun {
         visit(&mut self.input);
     }
 
+    fn release(&mut self) {
+        self.current = None;
+    }
+
+    fn suspend(&mut self) {
+        self.release();
+        sheaf_rows::let_go_arena(&mut self.arena);
+        self.input.suspend();
+    }
+
     fn figures(&mut self) -> Option<&mut Figures> {
         Some(&mut self.figures)
     }

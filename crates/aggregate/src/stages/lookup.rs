@@ -11,7 +11,9 @@ use sheaf_expr::{Deps, Expr, FieldPath, ParseCx, Slot};
 use sheaf_meter::Held;
 use sheaf_query::matcher::Matcher;
 
-use sheaf_rows::{BoxOperator, Cx, Documents, Empty, Figures, Operator, Row, Step, let_go, pull, tally};
+use sheaf_rows::{
+    BoxOperator, Cx, Documents, Empty, Figures, Idle, Operator, Row, Step, let_go, let_go_arena, pull, tally,
+};
 
 use self::bound::BoundMatch;
 use super::unwind::Unwind;
@@ -539,6 +541,8 @@ impl Operator for LookupRun {
     }
 
     fn suspend(&mut self) {
+        self.release();
+        let_go_arena(&mut self.arena);
         self.input.suspend();
         if let Some(join) = &mut self.join {
             join.suspend();
@@ -563,12 +567,14 @@ struct LookupUnwindRun {
     /// They, and how many have come.
     current: Option<(Found, i64)>,
     output: Option<DocBuf>,
+    idle: Idle,
 }
 
 impl LookupUnwindRun {
     fn new(lookup: Arc<Lookup>, unwind: Unwind, input: BoxOperator, database: SharedDatabase) -> Self {
         let lookup = LookupRun::new(lookup, input, database);
-        LookupUnwindRun { lookup, unwind, document: Vec::new(), current: None, output: None }
+        let (document, idle) = (Vec::new(), Idle::default());
+        LookupUnwindRun { lookup, unwind, document, current: None, output: None, idle }
     }
 
     /// Gives the next document that was found; [`Step::More`] if there is none.
@@ -593,6 +599,7 @@ impl LookupUnwindRun {
 
 impl Operator for LookupUnwindRun {
     fn work(&mut self, cx: &mut Cx<'_>) -> Result<Step> {
+        self.idle.resume()?;
         if let Some((found, index)) = self.current.take() {
             return self.give(found, index, cx);
         }
@@ -624,10 +631,14 @@ impl Operator for LookupUnwindRun {
     }
 
     fn suspend(&mut self) {
+        self.release();
         self.lookup.suspend();
-        if let Some((Found::Running { run, .. }, _)) = &mut self.current {
-            run.suspend();
+        match &mut self.current {
+            None => let_go(&mut self.document),
+            Some((Found::Running { run, .. }, _)) => run.suspend(),
+            Some(_) => {}
         }
+        self.idle.suspend(self.document.capacity());
     }
 
     fn figures(&mut self) -> Option<&mut Figures> {

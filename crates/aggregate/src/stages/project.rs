@@ -12,7 +12,7 @@ use sheaf_query::projection::{Kind, Mode, Projection};
 use crate::database::SharedDatabase;
 use crate::filters::{self, Read, SplitFilter};
 use crate::stage::{Needs, Reads, Shape, SharedStage, Split, Stage, StageCx, StageEntry};
-use sheaf_rows::{BoxOperator, Cx, Operator, Row, Step, let_go};
+use sheaf_rows::{BoxOperator, Cx, Operator, Row, Step, let_go, let_go_arena};
 
 /// `$addFields`.
 pub(crate) const ADD_FIELDS: StageEntry =
@@ -236,5 +236,11 @@ impl Operator for ProjectRun {
             self.input.release();
         }
         let_go(&mut self.output);
+    }
+
+    fn suspend(&mut self) {
+        self.release();
+        let_go_arena(&mut self.arena);
+        self.input.suspend();
     }
 }

@@ -11,7 +11,7 @@ use crate::database::SharedDatabase;
 use crate::filters;
 use crate::print;
 use crate::stage::{Needs, Reads, SharedStage, Split, Stage, StageCx, StageEntry};
-use sheaf_rows::{BoxOperator, Cx, Operator, Row, Step, let_go};
+use sheaf_rows::{BoxOperator, Cx, Operator, Row, Step, let_go, let_go_arena};
 
 /// `$redact`.
 pub(crate) const REDACT: StageEntry =
@@ -163,5 +163,11 @@ impl Operator for RedactRun {
 
     fn release(&mut self) {
         let_go(&mut self.output);
+    }
+
+    fn suspend(&mut self) {
+        self.release();
+        let_go_arena(&mut self.arena);
+        self.input.suspend();
     }
 }

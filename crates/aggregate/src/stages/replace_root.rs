@@ -6,7 +6,7 @@ use sheaf_bson::{Bump, RawDoc, Value};
 use sheaf_errors::Result;
 use sheaf_expr::Deps;
 use sheaf_query::update::ReplaceRoot;
-use sheaf_rows::{BoxOperator, Cx, Operator, Row, Step, let_go};
+use sheaf_rows::{BoxOperator, Cx, Operator, Row, Step, let_go, let_go_arena};
 
 use crate::database::SharedDatabase;
 use crate::stage::{Needs, Reads, SharedStage, Split, Stage, StageCx, StageEntry};
@@ -89,5 +89,11 @@ impl Operator for ReplaceRun {
 
     fn release(&mut self) {
         let_go(&mut self.output);
+    }
+
+    fn suspend(&mut self) {
+        self.release();
+        let_go_arena(&mut self.arena);
+        self.input.suspend();
     }
 }

@@ -11,7 +11,7 @@ use crate::database::SharedDatabase;
 use crate::filters::{self, SplitFilter};
 use crate::rewrite::{Slot, rewrite};
 use crate::stage::{Needs, Reads, Shape, SharedStage, Split, Stage, StageCx, StageEntry};
-use sheaf_rows::{BoxOperator, Cx, Fields, Operator, Row, Step, let_go};
+use sheaf_rows::{BoxOperator, Cx, Fields, Idle, Operator, Row, Step, let_go};
 
 /// `$unwind`.
 pub(crate) const UNWIND: StageEntry = StageEntry::new("$unwind", parse, Split::Shards, Needs::Nothing);
@@ -169,6 +169,7 @@ struct UnwindRun {
     output: Output,
     /// What was made of the input's document.
     made: Vec<u8>,
+    idle: Idle,
 }
 
 /// A place in the array of a document.
@@ -197,6 +198,7 @@ impl UnwindRun {
             unwinding: None,
             output: Output::Input,
             made: Vec::new(),
+            idle: Idle::default(),
         }
     }
 
@@ -260,6 +262,7 @@ impl UnwindRun {
 
 impl Operator for UnwindRun {
     fn work(&mut self, cx: &mut Cx<'_>) -> Result<Step> {
+        self.idle.resume()?;
         if self.unwinding.is_some() {
             if self.next_element().is_some() {
                 return Ok(Step::Row);
@@ -290,6 +293,15 @@ impl Operator for UnwindRun {
 
     fn inputs(&mut self, visit: &mut dyn FnMut(&mut dyn Operator)) {
         visit(&mut self.input);
+    }
+
+    fn suspend(&mut self) {
+        self.release();
+        self.input.suspend();
+        if self.unwinding.is_none() {
+            let_go(&mut self.document);
+        }
+        self.idle.suspend(self.document.capacity());
     }
 
     fn release(&mut self) {

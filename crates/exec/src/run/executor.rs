@@ -421,6 +421,7 @@ impl Operator for Executor {
     }
 
     fn suspend(&mut self) {
+        self.release();
         self.suspended = true;
         self.root.suspend();
     }

@@ -184,6 +184,7 @@ impl Operator for Fetch {
     }
 
     fn suspend(&mut self) {
+        self.release();
         self.figures.saves += 1;
         if let Some(window) = &mut self.window {
             window.suspend();

@@ -6,7 +6,7 @@ use ahash::AHashSet;
 use sheaf_bson::key::Decoder;
 use sheaf_bson::{Bump, RawDoc, Value};
 use sheaf_errors::Result;
-use sheaf_rows::{Cx, Figures, Operator, Row, Step};
+use sheaf_rows::{Cx, Figures, Operator, Row, Step, let_go};
 use sheaf_storage::{Collection, Cut, Direction, IndexCursor, Position, Range, RecordCursor};
 
 use super::Reads;
@@ -193,7 +193,12 @@ impl Operator for IdLookup {
         Some(&mut self.figures)
     }
 
+    fn release(&mut self) {
+        let_go(&mut self.doc);
+    }
+
     fn suspend(&mut self) {
+        self.release();
         self.figures.saves += 1;
     }
 }

@@ -8,6 +8,7 @@ import bson
 from bson.max_key import MaxKey
 from bson.min_key import MinKey
 from pymongo.errors import PyMongoError
+from pymongo.read_concern import ReadConcern
 from pymongo.read_preferences import Secondary
 from pymongo.write_concern import WriteConcern
 
@@ -17,6 +18,18 @@ from members import ReplicaSet
 from moves import cleanup, move, no_moves
 
 AHEAD = 60
+
+
+class AtTime(ReadConcern):
+    """A snapshot at a time, which drivers let nobody ask for."""
+
+    def __init__(self, named):
+        super().__init__("snapshot")
+        self.named = named
+
+    @property
+    def document(self):
+        return {"level": "snapshot", "atClusterTime": self.named}
 
 
 def seen(client, session):
@@ -101,6 +114,12 @@ def snapshots_read_on_after_a_move(cluster):
                     "readConcern": {"level": "snapshot", "atClusterTime": at}}
             seen_there = other.past.command(read)["cursor"]["firstBatch"]
             assert seen_there == before[0][:10], seen_there
+            # A transaction that names that time reads it, through the router that has never heard of the table, too.
+            for there in (client, other):
+                with there.start_session() as session, session.start_transaction(read_concern=AtTime(at)):
+                    assert states(there.past.plants, session) == before
+                with there.start_session() as session, session.start_transaction(read_concern=AtTime(at)):
+                    assert there.past.plants.find_one({"n": 25}, session=session) == before[1][3]
             # What has another owner is not written as of a time when it had not.
             with expected_transient():
                 plants.update_one({"n": 5}, {"$inc": {"times": 1}}, session=writer)

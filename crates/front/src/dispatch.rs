@@ -177,6 +177,20 @@ fn statements(message: &Message<'_>, counter: Counter) -> u64 {
     }
 }
 
+/// The error of a command that there is not, of which nothing but the database is looked at.
+fn unknown(message: &Message<'_>, called: &str) -> Error {
+    let mut generic = GenericArgs::default();
+    let database = message.body.iter().find(|field| field.key() == "$db");
+    if let Some(Err(error)) = database.map(|field| generic.take(called, field)) {
+        return error;
+    }
+    match generic.db.or(message.query_db).map(crate::args::check_db_name) {
+        None => Error::location(40571, "OP_MSG requests require a $db argument"),
+        Some(Err(error)) => error,
+        Some(Ok(())) => Error::new(Code::COMMAND_NOT_FOUND, format!("no such command: '{called}'")),
+    }
+}
+
 /// Finds the command, sorts its fields into those that every command has and its own, and checks what needs nothing else.
 fn asked<'a>(
     role: &dyn Role,
@@ -189,11 +203,12 @@ fn asked<'a>(
         bail!(Code::FAILED_TO_PARSE, "OP_MSG requests require a command");
     };
     let called = first.key();
-    let found = role.find(called).filter(|found| is_there(front, found.command));
-    let name = found.map_or(called, |found| found.command.name);
+    let Some(found) = role.find(called).filter(|found| is_there(front, found.command)) else {
+        return Err(unknown(message, called));
+    };
     for field in message.body {
         if is_generic(field.key_bytes()) {
-            generic.take(name, field)?;
+            generic.take(found.command.name, field)?;
         } else {
             fields.push((field, false));
         }
@@ -202,9 +217,6 @@ fn asked<'a>(
         bail!(40571, "OP_MSG requests require a $db argument");
     };
     crate::args::check_db_name(db)?;
-    let Some(found) = found else {
-        bail!(Code::COMMAND_NOT_FOUND, "no such command: '{called}'");
-    };
     let command = found.command;
     if command.spec.admin_only && db != "admin" {
         bail!(Code::UNAUTHORIZED, "{} may only be run against the admin database.", command.name);

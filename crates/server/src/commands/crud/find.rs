@@ -56,6 +56,8 @@ pub struct Find<'a> {
     not_on_views: Option<&'static str>,
     /// Whether the reply is to have figures.
     tells: bool,
+    /// Whether a term of elections is given, as members do.
+    has_term: bool,
 }
 
 impl<'a> Command<'a, Operation<'a>> for Find<'a> {
@@ -113,6 +115,7 @@ impl<'a> Command<'a, Operation<'a>> for Find<'a> {
             resume: Resume::parse(args)?,
             not_on_views: None,
             tells: false,
+            has_term: false,
         };
         flag(args, "oplogReplay")?;
         let partial = flag(args, "allowPartialResults")?;
@@ -128,7 +131,7 @@ impl<'a> Command<'a, Operation<'a>> for Find<'a> {
         ];
         let not_on_views = options.into_iter().find(|(given, _)| *given).map(|(_, name)| name);
         let find = Find { not_on_views, ..find };
-        args.optional::<i64>("term")?;
+        let find = Find { has_term: args.optional::<i64>("term")?.is_some(), ..find };
         let find = Find { tells: args.optional::<bool>(METRICS)?.unwrap_or(false), ..find };
         args.ignore(&[FIELD]);
         if find.await_data && !find.tailable {
@@ -145,6 +148,7 @@ impl<'a> Command<'a, Operation<'a>> for Find<'a> {
         let namespace = op.namespace(self.collection);
         op.metrics().namespace.replace(Some(namespace.clone()));
         op.metrics().tells.set(self.tells);
+        super::check_term(op, self.has_term)?;
         if self.tailable && op.in_transaction() {
             bail!(Code::INVALID_OPTIONS, "It is illegal to open a tailable cursor in a transaction");
         }
@@ -195,6 +199,7 @@ impl<'a> Find<'a> {
             resume,
             not_on_views: None,
             tells: false,
+            has_term: false,
         }
     }
 

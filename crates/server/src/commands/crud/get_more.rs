@@ -28,6 +28,8 @@ pub struct GetMore<'a> {
     up_to: Option<Timestamp>,
     /// Whether the reply is to have figures.
     tells: bool,
+    /// Whether a term of elections is given, as members do.
+    has_term: bool,
 }
 
 impl<'a> Command<'a, Operation<'a>> for GetMore<'a> {
@@ -76,21 +78,23 @@ impl<'a> Command<'a, Operation<'a>> for GetMore<'a> {
             sheaf_bson::Value::Timestamp(time) => Some(time),
             _ => None,
         };
-        match args.value("term") {
-            sheaf_bson::Value::Missing | sheaf_bson::Value::Null | sheaf_bson::Value::Int64(_) => {}
+        let has_term = match args.value("term") {
+            sheaf_bson::Value::Missing | sheaf_bson::Value::Null => false,
+            sheaf_bson::Value::Int64(_) => true,
             other => bail!(
                 Code::TYPE_MISMATCH,
                 "BSON field 'getMore.term' is the wrong type '{}', expected type 'long'",
                 other.type_name()
             ),
-        }
+        };
         args.optional::<sheaf_bson::RawDoc<'a>>("lastKnownCommittedOpTime")?;
         let tells = args.optional::<bool>(METRICS)?.unwrap_or(false);
-        Ok(GetMore { id, collection, batch_size, up_to, tells })
+        Ok(GetMore { id, collection, batch_size, up_to, has_term, tells })
     }
 
     fn run(self, op: &Operation<'a>) -> Result<Reply> {
         op.metrics().tells.set(self.tells);
+        super::check_term(op, self.has_term)?;
         let opened = op.node().cursors.info(self.id);
         let is_stream = opened.is_some_and(|info| change_stream::is_opened_by(info.command.as_raw()));
         let result = self.next_batch(op);

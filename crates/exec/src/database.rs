@@ -28,7 +28,7 @@ use sheaf_timeseries::{TimeseriesOptions, index_for_buckets};
 use crate::change_stream::{ChangeStreamSource, SharedPosition};
 use crate::find;
 use crate::plan::Query;
-use crate::plan::query::Hint;
+use crate::plan::query::{Hint, OneOfEach};
 use crate::run::{Chosen, EqualProbe, Reads, Watch, equals_only_itself, watched};
 use crate::write::{Validator, check_document, check_made};
 
@@ -335,6 +335,12 @@ pub fn head_query(pipeline: &Pipeline) -> (Query, usize) {
         .dependencies_from(done)
         .filter(|deps| deps.metadata.is_empty())
         .map(|deps| deps.paths.into_iter().collect());
+    let group = pipeline.stages().get(done).and_then(|stage| stage.one_of_each());
+    if let (true, Some((path, first))) =
+        (query.sort.is_some() && query.skip == 0 && query.limit.is_none(), group)
+    {
+        query.one_of_each = Some(OneOfEach { path: path.dotted(), last: !first });
+    }
     // Who reads nothing of the documents wants to know how many there are, which keys tell as well.
     query.counting = query.sort.is_none() && query.only_paths.as_ref().is_some_and(Vec::is_empty);
     if let (0, Some(StageShape::Sample(wanted))) =

@@ -1,14 +1,14 @@
 //! Whatever plan finds them, a query's documents are the same: every candidate of every random query gives
 //! exactly the documents that match, in the order asked for.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use sheaf_bson::{Bump, DocBuf, OwnedValue, RawDoc, Value, doc};
 use sheaf_collation::{Collator, SharedCollator};
-use sheaf_exec::plan::query::Hint;
+use sheaf_exec::plan::query::{Hint, OneOfEach};
 use sheaf_exec::plan::{PlanNode, Query, choose};
 use sheaf_exec::run::{Executor, Reads};
 use sheaf_expr::{Env, ParseCx};
@@ -306,6 +306,58 @@ fn check_distinct(
     }
 }
 
+/// A scan that is to give the first, or last, document of each group gives one of each that is as good as any.
+fn check_one_of_each(
+    query: &Query,
+    key: &str,
+    collection: &Arc<Collection>,
+    reads: &Reads,
+    cx: &mut Cx<'_>,
+    matching: &[&DocBuf],
+) {
+    let (Some(pattern), last) = (&query.sort, matching.len() % 2 == 1) else { return };
+    let one_of_each = Some(OneOfEach { path: key.to_owned(), last });
+    let query = Query { one_of_each, ..query.clone() };
+    let plans = choose::candidates(&query, collection).unwrap();
+    let [plan] = &plans[..] else { return };
+    if !plan.summary().starts_with("DISTINCT_SCAN") {
+        return;
+    }
+    let place = |doc: RawDoc<'_>| {
+        let mut place = Vec::new();
+        pattern.put_key_bytes(doc, RawDoc::EMPTY, &mut place).unwrap();
+        place
+    };
+    // What is missing is of the group of null.
+    let group = |doc: RawDoc<'_>| match doc.get_or_missing(key) {
+        Value::Missing => bytes_of(Value::Null),
+        value => bytes_of(value),
+    };
+    let summary = plan.summary();
+    let mut run = Executor::new(Arc::new(plan.clone()), collection.clone(), reads, false).unwrap();
+    let mut found = BTreeMap::new();
+    while pull(&mut run, cx).unwrap() {
+        let doc = run.row().document();
+        assert!(found.insert(group(doc), place(doc)).is_none(), "{summary} gives {doc:?} and another one");
+        run.suspend();
+    }
+    let mut expected: BTreeMap<Vec<u8>, Vec<u8>> = BTreeMap::new();
+    for doc in matching {
+        let place = place(doc.as_raw());
+        let best = expected.entry(group(doc.as_raw())).or_insert_with(|| place.clone());
+        if if last { place > *best } else { place < *best } {
+            *best = place;
+        }
+    }
+    assert_eq!(
+        found,
+        expected,
+        "{summary} by {key} for {:?}, {:?}",
+        query.matcher().filter(),
+        query.sort_spec
+    );
+}
+
 /// A value's place in the order of values.
 fn bytes_of(value: Value<'_>) -> Vec<u8> {
     let mut bytes = Vec::new();
@@ -372,6 +424,18 @@ fn compare_all() {
                     let all = Query::default();
                     let every: Vec<&DocBuf> = docs.iter().collect();
                     check_distinct(&all, key, &collection, &reads, &mut cx, &every);
+                }
+            }
+            if collator.is_none() {
+                let is_match = |doc: &&DocBuf| {
+                    expected.contains(&doc.as_raw().get("_id").unwrap().as_exact_i64().unwrap())
+                };
+                let matching: Vec<&DocBuf> = docs.iter().filter(is_match).collect();
+                let all = Query { matcher: None, ..query.clone() };
+                let every: Vec<&DocBuf> = docs.iter().collect();
+                for key in ["a", "b", "_id"] {
+                    check_one_of_each(&query, key, &collection, &reads, &mut cx, &matching);
+                    check_one_of_each(&all, key, &collection, &reads, &mut cx, &every);
                 }
             }
             for plan in choose::candidates(&query, &collection).unwrap() {

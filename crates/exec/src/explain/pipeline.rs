@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use sheaf_aggregate::{Namespace, Pipeline, Shape};
-use sheaf_bson::{ArrayBuf, DocBuf, DocWriter, RawDoc};
+use sheaf_bson::{ArrayBuf, DocBuf, DocWriter, RawDoc, Value};
 use sheaf_errors::Result;
 use sheaf_expr::ParseCx;
 use sheaf_query::projection::{Kind, Mode, Projection};
@@ -107,7 +107,7 @@ pub fn explain_pipeline(
     };
     let (explaining, winner) = Explaining::start(&query, collection, of.db.reads(), cx)?;
     let planner = explaining.planner(&query, of.namespace, Top::Find);
-    let by_chance = matches!(**winner.plan(), PlanNode::RandomRecords(_));
+    let renamed = renamed(winner.plan());
     let input = Witness::new(Box::new(winner));
     let plan = input.seen();
     let tallies = of.run(done, Box::new(input), runs, cx)?;
@@ -118,10 +118,43 @@ pub fn explain_pipeline(
     });
     let cursor = Explained { planner, execution };
     let mut stages = of.show(done, &tallies, verbosity, cx)?;
-    if let (true, Some(sample)) = (by_chance, stages.first_mut()) {
-        *sample = from_random_cursor(sample.as_raw());
+    if let (Some(rename), Some(first)) = (renamed, stages.first_mut()) {
+        *first = rename(first.as_raw());
     }
     Ok(ExplainedPipeline { cursor: Some(cursor), stages })
+}
+
+/// What the first stage becomes where the plan below does the most of it.
+fn renamed(plan: &PlanNode) -> Option<fn(RawDoc<'_>) -> DocBuf> {
+    match plan {
+        PlanNode::RandomRecords(_) => Some(from_random_cursor),
+        PlanNode::DistinctScan(_) => Some(by_distinct_scan),
+        PlanNode::Project { input, .. } | PlanNode::Fetch { input, .. } => renamed(input),
+        _ => None,
+    }
+}
+
+/// A `$group` that has one document of each group: it only makes another of it.
+fn by_distinct_scan(group: RawDoc<'_>) -> DocBuf {
+    DocBuf::build(|out| {
+        for field in group.iter() {
+            let group = match (field.key(), field.value()) {
+                ("$group", Value::Document(group)) => group,
+                ("nReturned" | "executionTimeMillisEstimate", _) => {
+                    out.append_element(field);
+                    continue;
+                }
+                _ => continue,
+            };
+            let mut stage = out.document("$groupByDistinctScan");
+            let mut root = stage.document("newRoot");
+            for field in group.iter() {
+                let accumulated = field.value().as_doc().filter(|_| field.key() != "_id");
+                let value = accumulated.and_then(|operator| operator.values().next());
+                root.append(field.key(), value.unwrap_or(field.value()));
+            }
+        }
+    })
 }
 
 /// A `$sample` by the name that it has where its documents come by chance.

@@ -185,6 +185,12 @@ pub fn write(out: Out<'_, '_>, node: &PlanNode, stats: Option<&[Figures]>, at: &
     if let Some(scan) = ClusteredScan::of(node) {
         return clustered(out, &scan, stats, at);
     }
+    let keeps_shape = at.of.query.distinct.is_some() && at.of.query.matcher().matches_everything();
+    if let Some((scan, operators)) = fetching(node, keeps_shape) {
+        let all = stats.and_then(|stats| stats.get(at.operator..at.operator + operators));
+        at.operator += operators;
+        return write_fetching(out, scan, all);
+    }
     let own = stats.and_then(|stats| stats.get(at.operator));
     at.operator += 1;
     // A sort keeps to the limit by itself; mongod shows none above it.
@@ -328,6 +334,32 @@ pub fn write(out: Out<'_, '_>, node: &PlanNode, stats: Option<&[Figures]>, at: &
     write_inputs(out, node, stats, at);
 }
 
+/// The distinct scan below what fetches its documents: to mongod they are one operator, and the projection above is none, unless it has
+/// made the plan without its planner, as it does where there is neither filter nor order. How many operators they are here.
+fn fetching(node: &PlanNode, keeps_shape: bool) -> Option<(&Scan, usize)> {
+    match node {
+        PlanNode::Project { input, covered: false, .. } if !keeps_shape => {
+            fetching(input, false).map(|(scan, operators)| (scan, operators + 1))
+        }
+        PlanNode::Fetch { input, filter: None, .. } => match &**input {
+            PlanNode::DistinctScan(scan) if !crate::index::is_clustered(&scan.index) => Some((scan, 2)),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+fn write_fetching(out: Out<'_, '_>, scan: &Scan, stats: Option<&[Figures]>) {
+    let below = stats.and_then(<[Figures]>::last);
+    let top = stats.and_then(<[Figures]>::first).zip(below);
+    let own = top.map(|(top, below)| Figures { keys_examined: below.keys_examined, ..top.clone() });
+    write_scan_as(out, "DISTINCT_SCAN", scan, own.as_ref(), true);
+    if let Some(stats) = stats {
+        let docs: u64 = stats.iter().map(|figures| figures.docs_examined).sum();
+        out.append("docsExamined", docs as i32);
+    }
+}
+
 fn write_text_query(out: Out<'_, '_>, query: &TextQuery) {
     let mut list = |name: &str, words: &mut dyn Iterator<Item = &str>| {
         let mut list = out.array(name);
@@ -386,6 +418,10 @@ fn figures(out: Out<'_, '_>, stats: &Figures) {
 }
 
 fn write_scan(out: Out<'_, '_>, name: &str, scan: &Scan, stats: Option<&Figures>) {
+    write_scan_as(out, name, scan, stats, false);
+}
+
+fn write_scan_as(out: Out<'_, '_>, name: &str, scan: &Scan, stats: Option<&Figures>, fetching: bool) {
     head(out, name, scan.filter.as_ref(), stats);
     let index = &scan.index;
     let wildcard = index.kind == IndexKind::Wildcard;
@@ -410,8 +446,8 @@ fn write_scan(out: Out<'_, '_>, name: &str, scan: &Scan, stats: Option<&Figures>
     out.append("isSparse", index.sparse || wildcard);
     out.append("isPartial", index.partial.is_some());
     if name == "DISTINCT_SCAN" {
-        // Those stages are of their own here.
-        out.append("isShardFiltering", false).append("isFetching", false);
+        // The filter of shards is a stage of its own here.
+        out.append("isShardFiltering", false).append("isFetching", fetching);
     }
     out.append("indexVersion", 2);
     out.append("direction", direction(scan.backward));

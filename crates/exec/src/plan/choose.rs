@@ -49,6 +49,9 @@ pub fn candidates(query: &Query, collection: &Arc<Collection>) -> Result<Vec<Pla
     {
         return Ok(vec![plan]);
     }
+    if let Some(plan) = super::distinct::one_of_each(query, collection)? {
+        return Ok(vec![plan]);
+    }
     let plans = ordinary(query, collection)?;
     let counts_keys = query.counting && !query.whole_documents;
     Ok(if counts_keys { plans.into_iter().map(count_keys).collect() } else { plans })
@@ -244,7 +247,7 @@ fn index_plans(
 }
 
 /// Whether a scan in the given direction yields the wanted order.
-fn gives_order(found: &IndexUse, wanted: &[(String, bool)]) -> Option<bool> {
+pub(super) fn gives_order(found: &IndexUse, wanted: &[(String, bool)]) -> Option<bool> {
     if matches!(found.index.kind, IndexKind::Geo)
         || (matches!(found.index.kind, IndexKind::Wildcard) && wanted.len() > 1)
     {
@@ -336,7 +339,7 @@ fn access(
 }
 
 /// Whether the index's keys hold all that the query needs.
-fn covers(query: &Query, found: &IndexUse) -> bool {
+pub(super) fn covers(query: &Query, found: &IndexUse) -> bool {
     if query.whole_documents {
         return false;
     }

@@ -10,8 +10,8 @@ use sheaf_query::projection::{Mode, Projection};
 use sheaf_storage::{Collection, Index, IndexKind};
 
 use super::analyze::{IndexUse, eligible, uses};
-use super::choose::{full_use, gives_value, residual};
-use super::query::Hint;
+use super::choose::{covers, finish, full_use, gives_order, gives_value, residual};
+use super::query::{Hint, OneOfEach};
 use super::{FilterPart, PlanNode, Query, Scan};
 
 /// A scan of one key for each value of the field whose distinct values are wanted, if the filter leaves nothing to check.
@@ -47,6 +47,52 @@ pub(super) fn plan(query: &Query, collection: &Arc<Collection>) -> Result<Option
     }
 }
 
+/// A scan of one document for each value of the path by which they are grouped, if an index has them in the order in which the first
+/// of each group is wanted; backward for the last. What is collated has no such keys: several documents may be of one group.
+///
+/// Errors: `BadValue` for a hint that fits no index.
+pub(super) fn one_of_each(query: &Query, collection: &Arc<Collection>) -> Result<Option<PlanNode>> {
+    let (Some(OneOfEach { path, last }), Some(mut wanted)) = (&query.one_of_each, query.sort_fields()) else {
+        return Ok(None);
+    };
+    let filter = FilterPart::whole(query.matcher());
+    let natural = matches!(query.hint, Hint::Natural(_)) || query.natural_sort().is_some();
+    let none = natural || matches!(filter.expr(), MatchExpr::AlwaysFalse) || filter.expr().has_text();
+    if none || query.whole_documents || query.collator.is_some() {
+        return Ok(None);
+    }
+    wanted.iter_mut().for_each(|(_, descending)| *descending ^= last);
+    let hinted = query.hint.index(collection, None)?;
+    let allowed = |index: &&Arc<Index>| {
+        hinted.as_ref().is_none_or(|hinted| hinted.name == index.name)
+            && eligible(index, filter.expr())
+            && index.collator.is_none()
+            && !index.multikey()
+            && matches!(index.kind, IndexKind::Btree | IndexKind::Id)
+    };
+    let all = query.matcher().matches_everything();
+    for index in collection.indexes.iter().filter(allowed) {
+        let found = match (all, index.sparse || index.partial.is_some()) {
+            (true, true) => None,
+            (true, false) => {
+                let at = index.fields.iter().position(|(field, _)| field == path);
+                (at == Some(0)).then(|| (full_use(None, index), 1))
+            }
+            (false, _) => within(query, &filter, index, path),
+        };
+        let Some((found, leading)) = found else { continue };
+        let Some(backward) = gives_order(&found, &wanted) else { continue };
+        let covered = covers(query, &found);
+        let scan = PlanNode::DistinctScan(Scan { backward, ..scan_of(&found, leading) });
+        let node = match covered {
+            true => scan,
+            false => PlanNode::Fetch { input: Box::new(scan), filter: None, ahead: None },
+        };
+        return Ok(Some(finish(query, node, true)));
+    }
+    Ok(None)
+}
+
 /// Whether an index begins with the field and has each document: where arrays are, only for who wants their elements.
 fn has_all(index: &Index, key: &str, unwinds: bool) -> bool {
     let paths = index.multikey_paths();
@@ -72,10 +118,8 @@ fn within(query: &Query, filter: &FilterPart, index: &Arc<Index>, key: &str) -> 
     })
 }
 
-fn scan(query: &Query, found: &IndexUse, leading: usize, key: &str) -> Result<PlanNode> {
-    // Keys of collated strings are not the strings: the first document of each has one.
-    let covered = gives_value(found, key);
-    let scan = PlanNode::DistinctScan(Scan {
+fn scan_of(found: &IndexUse, leading: usize) -> Scan {
+    Scan {
         index: found.index.clone(),
         fields: found.fields.clone(),
         bounds: found.bounds.clone(),
@@ -84,7 +128,13 @@ fn scan(query: &Query, found: &IndexUse, leading: usize, key: &str) -> Result<Pl
         filter: None,
         keys: None,
         leading,
-    });
+    }
+}
+
+fn scan(query: &Query, found: &IndexUse, leading: usize, key: &str) -> Result<PlanNode> {
+    // Keys of collated strings are not the strings: the first document of each has one.
+    let covered = gives_value(found, key);
+    let scan = PlanNode::DistinctScan(scan_of(found, leading));
     let scan =
         if covered { scan } else { PlanNode::Fetch { input: Box::new(scan), filter: None, ahead: None } };
     let shape = DocBuf::new().with("_id", i32::from(key == "_id")).with(key, 1);

@@ -67,10 +67,21 @@ pub struct Query {
     pub whole_documents: bool,
     /// So many documents by chance are wanted, or all, for who draws these of them.
     pub sample: Option<u64>,
+    /// Only the first document with each value at a path is wanted, in the order of `sort`, or the last.
+    pub one_of_each: Option<OneOfEach>,
     /// Distinct values are those of arrays' elements, not of arrays.
     pub unwinds: bool,
     /// Only this field's distinct values are wanted.
     pub distinct: Option<String>,
+}
+
+/// Which documents suffice of an ordered query.
+#[derive(Clone, Debug)]
+pub struct OneOfEach {
+    /// The path whose values tell groups apart.
+    pub path: String,
+    /// The last of each group, not the first.
+    pub last: bool,
 }
 
 /// A place in natural order.

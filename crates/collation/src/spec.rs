@@ -35,8 +35,12 @@ impl Collation {
     /// Errors: 40414 without a locale, 40415 for unknown fields, `TypeMismatch`, `BadValue`, `IncompatibleCollationVersion`.
     pub fn parse(spec: RawDoc<'_>) -> Result<Collation> {
         let mut given = Given::default();
-        for element in spec.iter() {
+        for (at, element) in spec.iter().enumerate() {
             read_field(&mut given, element)?;
+            // All that come so far are known ones, so that they are few.
+            if spec.iter().take(at).any(|before| before.key_bytes() == element.key_bytes()) {
+                bail!(40413, "BSON field 'collation.{}' is a duplicate field", element.key());
+            }
         }
         let Some(locale) = given.locale.clone() else {
             bail!(40414, "BSON field 'collation.locale' is missing but a required field");

@@ -18,6 +18,7 @@ use std::collections::HashSet;
 use sheaf_bson::{Element, RawDoc, Value};
 use sheaf_errors::{Code, Error, Result, bail};
 use sheaf_wire::Sequence;
+use smallvec::SmallVec;
 
 /// Elements of a command's body, and whether a handler has asked for them. They change hands a few times on the way to the handler, so what is
 /// handed on is small.
@@ -303,6 +304,32 @@ impl std::fmt::Display for At<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}.{}", self.command, self.field)
     }
+}
+
+/// Refuses a document in which a field stands twice, as MongoDB's generated parsers do; `place` is its path.
+///
+/// Errors: 40413.
+pub fn refuse_twice(document: RawDoc<'_>, place: &str) -> Result<()> {
+    let mut seen: SmallVec<[&[u8]; 8]> = SmallVec::new();
+    // Where there are many, each is not compared with each.
+    let mut many = HashSet::new();
+    for field in document {
+        let key = field.key_bytes();
+        let before = if seen.len() < MANY_FIELDS {
+            let before = seen.contains(&key);
+            seen.push(key);
+            before
+        } else {
+            if many.is_empty() {
+                many.extend(seen.iter().copied());
+            }
+            !many.insert(key)
+        };
+        if before {
+            bail!(40413, "BSON field '{place}.{}' is a duplicate field", field.key());
+        }
+    }
+    Ok(())
 }
 
 /// Documents of a write command: an array of the body, or a kind-1 section of the message.

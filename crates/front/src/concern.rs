@@ -8,6 +8,8 @@ use std::time::Duration;
 use sheaf_bson::{RawDoc, Timestamp, Value};
 use sheaf_errors::{Code, Result, bail};
 
+use crate::args::refuse_twice;
+
 /// `readConcern`.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ReadConcern {
@@ -78,6 +80,7 @@ impl ReadConcern {
                 (name, _) => bail!(40415, "BSON field 'readConcern.{name}' is an unknown field."),
             }
         }
+        refuse_twice(doc, "readConcern")?;
         concern.check_times()?;
         Ok(concern)
     }
@@ -202,6 +205,7 @@ impl<'a> WriteConcern<'a> {
                 name => bail!(40415, "BSON field 'writeConcern.{name}' is an unknown field."),
             }
         }
+        refuse_twice(doc, "writeConcern")?;
         if concern.journal == Some(true) && concern.fsync {
             bail!(Code::FAILED_TO_PARSE, "fsync and j options cannot be used together");
         }

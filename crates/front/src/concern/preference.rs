@@ -3,6 +3,8 @@
 use sheaf_bson::{RawDoc, Value};
 use sheaf_errors::{Code, Result, bail};
 
+use crate::args::refuse_twice;
+
 /// What its `mode` can say.
 const MODES: [&str; 5] = ["primary", "primaryPreferred", "secondary", "secondaryPreferred", "nearest"];
 
@@ -33,6 +35,7 @@ pub(crate) fn check(preference: RawDoc<'_>) -> Result<()> {
             _ => {}
         }
     }
+    refuse_twice(preference, "$readPreference")?;
     let Some(mode) = mode else {
         bail!(40414, "BSON field '$readPreference.mode' is missing but a required field");
     };

@@ -13,7 +13,7 @@ use super::{names, views};
 use index::IndexMod;
 use said::SaidOfIndex;
 
-use crate::args::{Args, Array, Loose};
+use crate::args::{Args, Array, Loose, refuse_twice};
 use crate::command::*;
 use crate::commands::crud::rights::may_make_view;
 use crate::commands::timeseries::{
@@ -89,7 +89,10 @@ impl<'a> Command<'a, Operation<'a>> for CollMod<'a> {
             capped_max: args.optional("cappedMax")?,
             images: args
                 .optional::<RawDoc<'a>>("changeStreamPreAndPostImages")?
-                .map(|images| options::check_images(images, "collMod"))
+                .map(|images| {
+                    refuse_twice(images, "collMod.changeStreamPreAndPostImages")?;
+                    options::check_images(images, "collMod")
+                })
                 .transpose()?,
             expire_after_seconds: args.optional("expireAfterSeconds")?,
             dry_run: args.optional::<Loose>("dryRun")?.is_some_and(|flag| flag.0),

@@ -14,6 +14,7 @@ use sheaf_timeseries::{BUCKETS_PREFIX, TimeseriesOptions};
 
 use super::{encrypted_fields, names, views};
 use crate::args::{Args, Documents, Loose};
+use crate::args::{Args, Array, Loose, refuse_twice};
 use crate::audited::Creation;
 use crate::command::*;
 use crate::commands::crud::query;
@@ -171,6 +172,11 @@ impl<'a> Command<'a, Operation<'a>> for Create<'a> {
 }
 
 fn read_options<'a>(args: &mut Args<'a>) -> Result<CollectionOptions<'a>> {
+    for name in ["changeStreamPreAndPostImages", "clusteredIndex"] {
+        if let Value::Document(part) = args.value(name) {
+            refuse_twice(part, &format!("create.{name}"))?;
+        }
+    }
     Ok(CollectionOptions {
         capped: args.optional::<Loose>("capped")?.is_some_and(|flag| flag.0),
         size: args.optional("size")?,

@@ -7,7 +7,7 @@ use sheaf_errors::{Code, Result, bail};
 use sheaf_expr::ParseCx;
 use sheaf_query::matcher::{Features, Matcher};
 
-use crate::args::{Args, NonNegative};
+use crate::args::{Args, NonNegative, refuse_twice};
 use crate::cursors::{Batch, Filled, MAX_BATCH_BYTES, ServerCursor};
 use crate::op::Operation;
 use crate::reply::Reply;
@@ -31,6 +31,7 @@ impl ServerCursor for ListCursor {
 /// Reads `cursor: {batchSize: n}`; without one everything goes into the first batch.
 pub fn batch_size(args: &mut Args<'_>) -> Result<usize> {
     let Some(cursor) = args.optional::<RawDoc<'_>>("cursor")? else { return Ok(usize::MAX) };
+    refuse_twice(cursor, "cursor")?;
     let mut size = usize::MAX;
     for field in cursor.iter() {
         if field.key() != "batchSize" {

@@ -8,7 +8,7 @@ use sheaf_exec::ddl::collection_options::with_changes;
 use sheaf_storage::{Check, Collection, Cut, Direction, Index};
 
 use super::super::drop_indexes::{find_by_key, is_id};
-use crate::args::{At, FromValue, Loose, safe_i64};
+use crate::args::{At, FromValue, Loose, refuse_twice, safe_i64};
 use crate::op::Operation;
 use crate::reply::Reply;
 use crate::sharding::key_rules;
@@ -56,6 +56,7 @@ impl<'a> IndexMod<'a> {
         if let Some(unknown) = doc.iter().find(|field| !FIELDS.contains(&field.key())) {
             bail!(40415, "BSON field 'collMod.index.{}' is an unknown field.", unknown.key());
         }
+        refuse_twice(doc, "collMod.index")?;
         let expire = doc.get("expireAfterSeconds").filter(|value| !value.is_nullish());
         if let Some(value) = expire.filter(|value| !value.is_number()) {
             bail!(

@@ -8,7 +8,7 @@ use sheaf_auth::Mechanism;
 use sheaf_auth::oidc::Providers;
 use sheaf_bson::json::{Style, value_to_json};
 use sheaf_bson::{DocBuf, DocWriter, Value};
-use sheaf_errors::{Code, Result, bail};
+use sheaf_errors::{Code, Error, Result, bail};
 
 use crate::log::components::{self, Levels};
 
@@ -158,6 +158,8 @@ pub struct Parameters {
     pub no_table_scan: AtomicBool,
     told: OnceLock<Box<Told>>,
     feature_version: OnceLock<Box<FeatureVersion>>,
+    /// Those that a server of this role has not.
+    absent: OnceLock<&'static [&'static str]>,
 }
 
 /// Tells the feature compatibility version that is kept with the data, if one is.
@@ -184,8 +186,14 @@ impl Default for Parameters {
             no_table_scan: AtomicBool::new(false),
             told: OnceLock::new(),
             feature_version: OnceLock::new(),
+            absent: OnceLock::new(),
         }
     }
+}
+
+fn unrecognized(name: &str) -> Error {
+    let text = format!("attempted to set unrecognized parameter [{name}], use help:true to see options ");
+    Error::new(Code::INVALID_OPTIONS, text)
 }
 
 fn place(name: &str) -> Option<usize> {
@@ -242,7 +250,7 @@ impl Parameters {
             });
             return true;
         }
-        let Some(at) = place(name) else { return false };
+        let Some(at) = place(name).filter(|_| !self.is_absent(name)) else { return false };
         append(doc, name, key, &self.values.read()[at]);
         true
     }
@@ -284,7 +292,7 @@ impl Parameters {
             self.take_levels(&levels);
             return Ok(DocBuf::new().with("was", &was));
         }
-        let (at, setting) = Self::checked(name, value)?;
+        let (at, setting) = self.known_and_checked(name, value)?;
         let old = self.store(at, setting);
         Ok(DocBuf::build(|doc| append(doc, name, "was", &old)))
     }
@@ -302,15 +310,35 @@ impl Parameters {
         if name == COMPONENTS {
             return Levels::parse(value).map(|_| ());
         }
-        Self::checked(name, value).map(|_| ())
+        self.known_and_checked(name, value).map(|_| ())
+    }
+
+    /// Has the server know nothing of these, which are of another role.
+    ///
+    /// Errors: `BadValue` for one that the command line has set.
+    pub fn leave_out(&self, names: &'static [&'static str], set: &[(String, String)]) -> Result<()> {
+        if let Some((name, _)) = set.iter().find(|(name, _)| names.contains(&&**name)) {
+            bail!(Code::BAD_VALUE, "Unknown --setParameter '{name}'");
+        }
+        let _ = self.absent.set(names);
+        Ok(())
+    }
+
+    /// Whether a server of this role has no such parameter.
+    pub fn is_absent(&self, name: &str) -> bool {
+        self.absent.get().is_some_and(|absent| absent.contains(&name))
+    }
+
+    fn known_and_checked(&self, name: &str, value: Value<'_>) -> Result<(usize, Setting)> {
+        if self.is_absent(name) {
+            return Err(unrecognized(name));
+        }
+        Self::checked(name, value)
     }
 
     fn checked(name: &str, value: Value<'_>) -> Result<(usize, Setting)> {
         let Some(at) = place(name) else {
-            bail!(
-                Code::INVALID_OPTIONS,
-                "attempted to set unrecognized parameter [{name}], use help:true to see options "
-            );
+            return Err(unrecognized(name));
         };
         if !matches!(PARAMETERS[at].when, Runtime | Both) {
             bail!(Code::ILLEGAL_OPERATION, "not allowed to change [{name}] at runtime");
@@ -515,6 +543,20 @@ pub fn memory_size(text: &str, machine_bytes: u64) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_role_has_not_nobody_can_set() {
+        let parameters = Parameters::default();
+        parameters.set("notablescan", Value::Bool(true)).expect("a server with data has it");
+        parameters.leave_out(&["notablescan"], &[]).expect("nobody has set it");
+        let error = parameters.set("notablescan", Value::Bool(true)).expect_err("a router has it not");
+        assert_eq!(error.code(), Code::INVALID_OPTIONS);
+        assert!(parameters.check("notablescan", Value::Bool(true)).is_err());
+        let shown = DocBuf::build(|doc| assert!(!parameters.write_value("notablescan", "value", doc)));
+        assert!(shown.as_raw().is_empty());
+        let set = [("notablescan".to_owned(), "1".to_owned())];
+        assert_eq!(parameters.leave_out(&["notablescan"], &set).unwrap_err().code(), Code::BAD_VALUE);
+    }
 
     #[test]
     fn sizes_are_shares_or_bytes() {

@@ -23,6 +23,9 @@ use crate::op::Operation;
 use crate::router::Router;
 use crate::{commands, transaction};
 
+/// Parameters that only servers with data have, as the manual says.
+const NOT_OF_ROUTERS: &[&str] = &["notablescan"];
+
 /// A router as the front sees it.
 pub struct Mongos(pub Arc<Router>);
 
@@ -31,7 +34,10 @@ impl Mongos {
     ///
     /// Errors: `BadValue` for a bad `--setParameter`.
     pub fn new(front: FrontOptions, config: &SetAddress) -> Result<Self> {
-        Ok(Mongos(Router::new(Front::new(front, commands::TABLE.all())?, config)))
+        let set = front.parameters.clone();
+        let front = Front::new(front, commands::TABLE.all())?;
+        front.parameters.leave_out(NOT_OF_ROUTERS, &set)?;
+        Ok(Mongos(Router::new(front, config)))
     }
 }
 

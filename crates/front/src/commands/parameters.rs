@@ -79,6 +79,7 @@ impl<'a> Command<'a, Request<'a>> for GetParameter<'a> {
                 Some("startup") => at_startup,
                 _ => true,
             };
+            let wanted = wanted && !parameters.is_absent(name);
             if !wanted || !(self.all || self.names.contains(&name)) {
                 continue;
             }

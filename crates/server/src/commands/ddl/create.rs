@@ -13,8 +13,7 @@ use sheaf_storage::{Catalog, Collection, CreateCollection, Write};
 use sheaf_timeseries::{BUCKETS_PREFIX, TimeseriesOptions};
 
 use super::{encrypted_fields, names, views};
-use crate::args::{Args, Documents, Loose};
-use crate::args::{Args, Array, Loose, refuse_twice};
+use crate::args::{Args, Documents, Loose, refuse_twice};
 use crate::audited::Creation;
 use crate::command::*;
 use crate::commands::crud::query;

@@ -2,6 +2,7 @@
 
 mod explained;
 mod outcomes;
+mod told;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -28,7 +29,7 @@ pub use explained::{Only, OnlyMeasured};
 use outcomes::{Done, Totals, recorded_done};
 
 use super::query::{collated_cx, first_batch, parse_filter, parse_update_filter, set_sort};
-use super::told::{Did, Telling};
+use super::told::Telling;
 use super::update::array_filters;
 use super::writes::{
     WriteFields, check_writable_in, collection_for_write, encryption_information, is_stale, refuse_view,
@@ -366,31 +367,6 @@ impl<'a> BulkWrite<'a> {
         Ok(())
     }
 
-    /// Tells of a group of inserts that the next operation does not belong to, and begins another if it is an insert.
-    fn next_group(
-        &self,
-        op: &Operation<'_>,
-        w: &dyn Write,
-        group: &mut Option<Group<'a>>,
-        next: Option<&Parsed<'a>>,
-    ) {
-        let next = next.filter(|next| matches!(next.kind, Kind::Insert(_)));
-        if next
-            .is_some_and(|next| group.as_ref().is_some_and(|group| group.telling.is_group_of(next.namespace)))
-        {
-            return;
-        }
-        if let Some(ended) = group.take() {
-            let did = Some(Did::Inserted(ended.inserted));
-            ended.telling.end(op, w, did, ended.error.as_ref(), &|| Ok(Query::default()));
-        }
-        *group = next.map(|next| Group {
-            telling: Telling::begin(op, w, StatementKind::Bulk, next.sent, next.namespace),
-            inserted: 0,
-            error: None,
-        });
-    }
-
     fn one(
         &self,
         op: &Operation<'_>,
@@ -477,19 +453,6 @@ impl<'a> BulkWrite<'a> {
         })
     }
 
-    /// The query of an operation.
-    fn query_of(&self, op: &Operation<'_>, one: &Parsed<'_>) -> Result<Query> {
-        match &one.kind {
-            Kind::Insert(_) => Ok(Query::default()),
-            Kind::Update(update) => Ok(update.statement(op, one.namespace, self.variables)?.query),
-            Kind::Delete { filter, multi, hint, collation } => {
-                let variables = self.variables;
-                let selected = Selected { filter: *filter, variables, collation: *collation, hint: *hint };
-                Ok(delete_of(op, one.namespace, &selected, *multi)?.query)
-            }
-        }
-    }
-
     fn apply(
         &self,
         op: &Operation<'_>,
@@ -538,25 +501,6 @@ impl<'a> BulkWrite<'a> {
                 let (n, _) = run_delete(w, cx, collection, &delete, false)?;
                 Ok(Done { n, modified: None, upserted: None })
             }
-        }
-    }
-}
-
-/// Consecutive inserts into one collection, which are told of together.
-struct Group<'a> {
-    telling: Telling<'a>,
-    inserted: u64,
-    error: Option<Error>,
-}
-
-impl<'a> Group<'a> {
-    fn took_in(&mut self, one: &Parsed<'a>, result: &Result<Done>) {
-        if let Kind::Insert(document) = &one.kind {
-            self.telling.add(*document);
-        }
-        match result {
-            Ok(done) => self.inserted += done.n,
-            Err(error) => self.error = Some(error.clone()),
         }
     }
 }

@@ -117,13 +117,10 @@ impl Profile<'_> {
     }
 }
 
-/// Writes the entries of a finished operation to its database's `system.profile`. What
+/// Writes the entries of a finished operation to its database's `system.profile`, which may be what it was about. What
 /// can't be written is logged and forgotten: profiling never makes an operation fail.
 pub fn record(node: &Node, op: &Request<'_>, db: &str, entries: &[DocBuf]) {
     let namespace = format!("{db}.system.profile");
-    if op.metrics().namespace.borrow().as_deref() == Some(namespace.as_str()) {
-        return;
-    }
     let result = tokio::task::block_in_place(|| write(node, &namespace, entries));
     if let Err(error) = result {
         let attributes = doc! { "error": error.message() };

@@ -373,17 +373,46 @@ fn write_text_query(out: Out<'_, '_>, query: &TextQuery) {
 
 fn write_inputs(out: Out<'_, '_>, node: &PlanNode, stats: Option<&[Figures]>, at: &mut At<'_>) {
     match node {
-        PlanNode::Or { inputs } | PlanNode::SortMerge { inputs, .. } => {
-            let mut list = out.array("inputStages");
-            for input in inputs {
-                write(&mut list.document(), input, stats, at);
-            }
+        PlanNode::Or { inputs } | PlanNode::SortMerge { inputs, .. } => write_all(out, inputs, stats, at),
+        PlanNode::TextMatch { input, .. } if wants_score(at.of.query) => {
+            write_text_or(&mut out.document("inputStage"), input, stats, at);
         }
         _ => {
             for input in node.inputs() {
                 write(&mut out.document("inputStage"), input, stats, at);
             }
         }
+    }
+}
+
+fn write_all(out: Out<'_, '_>, inputs: &[PlanNode], stats: Option<&[Figures]>, at: &mut At<'_>) {
+    let mut list = out.array("inputStages");
+    for input in inputs {
+        write(&mut list.document(), input, stats, at);
+    }
+}
+
+/// Whether the score of `$text` is asked for.
+fn wants_score(query: &Query) -> bool {
+    let shown = query.projection.as_ref().is_some_and(|shown| shown.metadata().contains(&"textScore"));
+    shown || query.sort.as_ref().is_some_and(|sort| sort.needs_text_score())
+}
+
+/// What fetches the documents with any of the words: where scores are wanted mongod adds these up while it joins the scans.
+fn write_text_or(out: Out<'_, '_>, node: &PlanNode, stats: Option<&[Figures]>, at: &mut At<'_>) {
+    let PlanNode::Fetch { input, filter, .. } = node else { return write(out, node, stats, at) };
+    let own = stats.and_then(|stats| stats.get(at.operator));
+    at.operator += 1;
+    head(out, "TEXT_OR", filter.as_ref(), own);
+    if let Some(own) = own {
+        out.append("docsExamined", own.docs_examined as i32);
+    }
+    match &**input {
+        PlanNode::Or { inputs } => {
+            at.operator += 1;
+            write_all(out, inputs, stats, at);
+        }
+        scan => write(&mut out.document("inputStage"), scan, stats, at),
     }
 }
 

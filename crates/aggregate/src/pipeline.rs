@@ -180,13 +180,12 @@ impl Pipeline {
         }
     }
 
-    /// The pipeline with a stage behind its own, and the name that it has there.
+    /// The pipeline with a stage behind its own, and the name that it has there; nothing is rewritten yet.
     #[must_use]
     pub(crate) fn with_last(&self, stage: SharedStage, document: DocBuf) -> Pipeline {
         let mut longer = self.clone();
         longer.given.push(Given { document, stages: SmallVec::from_iter([stage.clone()]) });
         longer.stages.push(stage);
-        crate::optimize::optimize(&mut longer.stages);
         longer
     }
 

@@ -101,7 +101,8 @@ impl Stage for Union {
             }
             _ => return None,
         };
-        let pipeline = self.pipeline.with_last(next.clone(), spec);
+        let mut pipeline = self.pipeline.with_last(next.clone(), spec);
+        crate::optimize::optimize(&mut pipeline.stages);
         Some(Arc::new(Union { from: self.from.clone(), pipeline: Arc::new(pipeline) }))
     }
 

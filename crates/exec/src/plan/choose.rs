@@ -140,18 +140,8 @@ fn ordinary(query: &Query, collection: &Arc<Collection>) -> Result<Vec<PlanNode>
     Ok(plans)
 }
 
-pub(super) fn residual(filter: &FilterPart, without: &[usize]) -> Option<FilterPart> {
-    let mut left = vec![true; conjuncts(filter.expr()).len()];
-    for at in without {
-        if let Some(is_left) = left.get_mut(*at) {
-            *is_left = false;
-        }
-    }
-    filter.only((0..).zip(left).filter_map(|(at, is_left)| is_left.then_some(at)).collect())
-}
-
 fn whole(filter: &FilterPart) -> Option<FilterPart> {
-    residual(filter, &[])
+    filter.without(&[])
 }
 
 fn natural(query: &Query, filter: &FilterPart) -> PlanNode {
@@ -319,7 +309,7 @@ fn access(
     let covered = if on_records || found.multikey { &[][..] } else { &found.covered };
     let key_filter = filter.only(covered.iter().map(|at| *at as u32).collect());
     let done: Vec<usize> = found.exact.iter().chain(covered).copied().collect();
-    let left = residual(filter, &done);
+    let left = filter.without(&done);
     let scan = PlanNode::IndexScan(Scan {
         index: found.index.clone(),
         fields: found.fields.clone(),
@@ -438,7 +428,7 @@ fn or_plan_with(
         };
         inputs.push(branch_access(collection, &part.child(number), &found, backward));
     }
-    let rest = residual(filter, &[at]);
+    let rest = filter.without(&[at]);
     let joined = match (&query.sort, all_sorted) {
         (Some(pattern), true) => PlanNode::SortMerge { inputs, pattern: pattern.clone() },
         _ => PlanNode::Or { inputs },
@@ -464,7 +454,7 @@ pub(super) fn branch_access(
         keys: None,
         leading: 0,
     });
-    match residual(branch, &found.exact) {
+    match branch.without(&found.exact) {
         None if !is_record_order(collection, &found.index) => scan,
         left => PlanNode::Fetch { input: Box::new(scan), filter: left, ahead: None },
     }

@@ -10,7 +10,7 @@ use sheaf_query::projection::{Mode, Projection};
 use sheaf_storage::{Collection, Index, IndexKind};
 
 use super::analyze::{IndexUse, eligible, uses};
-use super::choose::{covers, finish, full_use, gives_order, gives_value, residual};
+use super::choose::{covers, finish, full_use, gives_order, gives_value};
 use super::query::{Hint, OneOfEach};
 use super::{FilterPart, PlanNode, Query, Scan};
 
@@ -114,7 +114,7 @@ fn within(query: &Query, filter: &FilterPart, index: &Arc<Index>, key: &str) -> 
     uses(query.collator.as_ref(), index, filter.expr()).into_iter().find_map(|found| {
         let at = found.bounds.fields.iter().position(|field| field.path == *key)?;
         let held = found.bounds.fields[..at].iter().all(|field| field.intervals.as_point().is_some());
-        (held && residual(filter, &found.exact).is_none()).then_some((found, at + 1))
+        (held && filter.without(&found.exact).is_none()).then_some((found, at + 1))
     })
 }
 

@@ -26,6 +26,7 @@ use sheaf_query::projection::Projection;
 use sheaf_query::sort::SortPattern;
 use sheaf_rows::{Cx, Fields};
 use sheaf_storage::{Index, Range};
+use sheaf_text::TextQuery;
 use smallvec::SmallVec;
 
 use crate::bounds::IndexBounds;
@@ -33,6 +34,16 @@ use crate::run::Part;
 
 use near::NearScan;
 pub use query::Query;
+
+/// A `$text` condition and the index that serves it.
+pub struct TextSearch {
+    /// The index.
+    pub index: Arc<Index>,
+    /// The condition.
+    pub query: TextQuery,
+    /// The values to which the fields before the words are held.
+    pub prefix: DocBuf,
+}
 
 /// A part of a filter: a node of its tree, or some of that node's conjuncts.
 #[derive(Clone, Debug)]
@@ -56,6 +67,17 @@ impl FilterPart {
         let mut node = self.node.clone();
         node.push(at as u32);
         FilterPart { matcher: self.matcher.clone(), node, conjuncts: None }
+    }
+
+    /// All conjuncts but those at these places; `None` if none are left.
+    pub fn without(&self, places: &[usize]) -> Option<Self> {
+        let mut left = vec![true; analyze::conjuncts(self.expr()).len()];
+        for at in places {
+            if let Some(is_left) = left.get_mut(*at) {
+                *is_left = false;
+            }
+        }
+        self.only((0..).zip(left).filter_map(|(at, is_left)| is_left.then_some(at)).collect())
     }
 
     /// Only these conjuncts; `None` if none are left.
@@ -301,7 +323,7 @@ pub enum PlanNode {
         /// Gives documents that have some of its words.
         input: Box<PlanNode>,
         /// The condition.
-        search: Arc<text::TextSearch>,
+        search: Arc<TextSearch>,
     },
     /// Leaves out documents that the shard does not own.
     ShardingFilter {
@@ -460,7 +482,7 @@ mod tests {
         let wanted = all[last].to_doc();
         assert_eq!(wanted, doc! { "b": { "$not": { "$eq": 5 } } });
         let served: Vec<usize> = (0..all.len()).filter(|at| *at != last).collect();
-        let left = choose::residual(&whole, &served).unwrap();
+        let left = whole.without(&served).unwrap();
         assert_eq!(left.to_doc(), wanted);
     }
 }

@@ -106,7 +106,7 @@ pub(super) fn plan(
             field,
             path: path.clone(),
             near: near.clone(),
-            filter: super::choose::residual(filter, &done),
+            filter: filter.without(&done),
         }))));
     }
     bail!(

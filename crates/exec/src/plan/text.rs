@@ -9,20 +9,10 @@ use sheaf_storage::{Collection, Index};
 use sheaf_text::{Params, TextQuery};
 
 use super::analyze::{conjuncts, conjuncts_or_branches};
-use super::choose::{best_branch, branch_access, finish, residual};
+use super::choose::{best_branch, branch_access, finish};
 use super::query::Hint;
-use super::{FilterPart, PlanNode, Query, Scan};
+use super::{FilterPart, PlanNode, Query, Scan, TextSearch};
 use crate::bounds::{FieldBounds, IndexBounds, Intervals};
-
-/// A `$text` condition and the index that serves it.
-pub struct TextSearch {
-    /// The index.
-    pub index: Arc<Index>,
-    /// The condition.
-    pub query: TextQuery,
-    /// The values to which the fields before the words are held.
-    pub prefix: DocBuf,
-}
 
 /// The only plan for a filter with `$text`.
 ///
@@ -78,7 +68,7 @@ fn access(
     }
     let parts = conjuncts(part.expr());
     let Some(at) = parts.iter().position(MatchExpr::has_text) else { return no_plan() };
-    let rest = residual(part, &[at]);
+    let rest = part.without(&[at]);
     match &parts[at] {
         MatchExpr::Text(params) => search(collection, params, parts, rest),
         _ => {

@@ -6,7 +6,7 @@ use sheaf_bson::{DocBuf, RawDoc};
 use sheaf_errors::Result;
 use sheaf_rows::{BoxOperator, Cx, Figures, Operator, Row, Step};
 
-use crate::plan::text::TextSearch;
+use crate::plan::TextSearch;
 
 /// Lets documents pass that match a `$text` condition, with their scores as metadata.
 pub struct TextMatch {

@@ -148,7 +148,7 @@ impl<'a> Command<'a, Operation<'a>> for Find<'a> {
         let namespace = op.namespace(self.collection);
         op.metrics().namespace.replace(Some(namespace.clone()));
         op.metrics().tells.set(self.tells);
-        super::check_term(op, self.has_term)?;
+        super::query::check_term(op, self.has_term)?;
         if self.tailable && op.in_transaction() {
             bail!(Code::INVALID_OPTIONS, "It is illegal to open a tailable cursor in a transaction");
         }
@@ -228,7 +228,7 @@ impl<'a> Find<'a> {
         }
         let stop = op.interrupter();
         let interrupt = || stop.check();
-        let allow_disk_use = super::disk_use(op, self.allow_disk_use);
+        let allow_disk_use = super::query::disk_use(op, self.allow_disk_use);
         let limits = Limits { allow_disk_use, now_millis: op.now_millis(), ..Limits::default() };
         self.resume.check_record(&collection, &view)?;
         let reads = op.reads(view);

@@ -94,7 +94,7 @@ impl<'a> Command<'a, Operation<'a>> for GetMore<'a> {
 
     fn run(self, op: &Operation<'a>) -> Result<Reply> {
         op.metrics().tells.set(self.tells);
-        super::check_term(op, self.has_term)?;
+        super::query::check_term(op, self.has_term)?;
         let opened = op.node().cursors.info(self.id);
         let is_stream = opened.is_some_and(|info| change_stream::is_opened_by(info.command.as_raw()));
         let result = self.next_batch(op);

@@ -318,13 +318,16 @@ impl<'a> Out<'a> {
             _ => bail!(Code::BAD_VALUE, "'{name}' in 'out' must be a string"),
         };
         let db = spec.get("db").map(|db| text("db", db)).transpose()?;
-        let ways: [(&str, fn(Place<'a>) -> Out<'a>); 3] =
-            [("replace", Out::Replace), ("merge", Out::Merge), ("reduce", Out::Reduce)];
-        let way = ways.iter().find_map(|(name, way)| Some((name, way, spec.get(name)?)));
-        let Some((name, way, collection)) = way else {
+        let way = ["replace", "merge", "reduce"].into_iter().find_map(|way| Some((way, spec.get(way)?)));
+        let Some((way, collection)) = way else {
             bail!(Code::BAD_VALUE, "'out' requires 'replace', 'merge', 'reduce' or 'inline'")
         };
-        Ok(way(Place::new(db, text(name, collection)?)?))
+        let place = Place::new(db, text(way, collection)?)?;
+        Ok(match way {
+            "replace" => Out::Replace(place),
+            "merge" => Out::Merge(place),
+            _ => Out::Reduce(place),
+        })
     }
 
     fn place(&self) -> Option<&Place<'a>> {

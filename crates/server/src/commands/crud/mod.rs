@@ -24,8 +24,6 @@ mod update;
 mod witness;
 pub mod writes;
 
-use sheaf_errors::{Code, Result, bail};
-
 use crate::command::{Entry, RunOnMongod};
 use crate::op::Operation;
 use crate::registered;
@@ -45,18 +43,3 @@ pub static COMMANDS: &[Entry<RunOnMongod>] = &[
     registered!(map_reduce::MapReduce),
     registered!(explain::Explain),
 ];
-
-/// Whether an operation may use files where its memory does not suffice: what it says, or `allowDiskUseByDefault`.
-fn disk_use(op: &Operation<'_>, asked: Option<bool>) -> bool {
-    asked.unwrap_or_else(|| op.node().parameters.bool("allowDiskUseByDefault"))
-}
-
-/// The term of a set's elections has no sense for a server that is in none.
-///
-/// Errors: `BadValue`.
-fn check_term(op: &Operation<'_>, given: bool) -> Result<()> {
-    if given && op.node().options.set_name.is_none() {
-        bail!(Code::BAD_VALUE, "cannot supply 'term' without active replication");
-    }
-    Ok(())
-}

@@ -235,7 +235,7 @@ impl PipelineCursor {
         bypass_validation: bool,
     ) -> Result<Self> {
         let db = database(op, Some((namespace, hint)), bypass_validation)?;
-        let allow_disk_use = super::disk_use(op, allow_disk_use);
+        let allow_disk_use = super::query::disk_use(op, allow_disk_use);
         let limits = Limits { allow_disk_use, now_millis: op.now_millis(), ..Limits::default() };
         let stop = op.interrupter();
         let interrupt = || stop.check();

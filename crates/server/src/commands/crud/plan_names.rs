@@ -4,7 +4,6 @@
 use sheaf_bson::RawDoc;
 use sheaf_errors::Result;
 use sheaf_exec::database::{head_query, resolve_view};
-use sheaf_exec::explain::names;
 use sheaf_exec::plan::Query;
 use sheaf_front::request::PlanNames;
 
@@ -15,21 +14,14 @@ use super::explain::inner;
 use super::find::Find;
 use super::find_and_modify::FindAndModify;
 use super::pipeline::parse;
+use super::told::names_of;
 use crate::args::Args;
 use crate::op::Operation;
 
 /// Those of a command's query; `None` if it has none, or if its plan is not one of a collection's.
 pub fn of_command(op: &Operation<'_>, command: RawDoc<'_>) -> Option<PlanNames> {
     let (namespace, query) = query_of(op, command).ok()??;
-    of_query(op, &namespace, &query)
-}
-
-/// Those of a query on a collection.
-pub fn of_query(op: &Operation<'_>, namespace: &str, query: &Query) -> Option<PlanNames> {
-    let catalog = op.catalog();
-    let collection = catalog.collection(namespace).filter(|found| !found.is_view())?;
-    let [shape, key] = names(query, collection);
-    Some(PlanNames { shape, key })
+    names_of(op, &namespace, &query)
 }
 
 /// The query of a command that has one, with what it is on.

@@ -353,3 +353,18 @@ pub fn empty_cursor(op: &Operation<'_>, namespace: &str) -> Reply {
         op.write_metrics(cursor);
     })
 }
+
+/// Whether an operation may use files where its memory does not suffice: what it says, or `allowDiskUseByDefault`.
+pub(super) fn disk_use(op: &Operation<'_>, asked: Option<bool>) -> bool {
+    asked.unwrap_or_else(|| op.node().parameters.bool("allowDiskUseByDefault"))
+}
+
+/// The term of a set's elections has no sense for a server that is in none.
+///
+/// Errors: `BadValue`.
+pub(super) fn check_term(op: &Operation<'_>, given: bool) -> Result<()> {
+    if given && op.node().options.set_name.is_none() {
+        bail!(Code::BAD_VALUE, "cannot supply 'term' without active replication");
+    }
+    Ok(())
+}

@@ -4,15 +4,22 @@ use std::time::Instant;
 
 use sheaf_bson::RawDoc;
 use sheaf_errors::{Error, Result};
-use sheaf_exec::explain::{Rows, Top, stages_of};
+use sheaf_exec::explain::{Rows, Top, names, stages_of};
 use sheaf_exec::plan::Query;
 use sheaf_exec::write::{Seen, UpdateResult};
 use sheaf_front::dispatch::{Statement, StatementKind, tell_statement};
-use sheaf_front::request::OpMetrics;
+use sheaf_front::request::{OpMetrics, PlanNames};
 use sheaf_storage::{Write, WrittenKeys};
 
-use super::plan_names;
 use crate::op::{Operation, source};
+
+/// By what names the plan cache knows a query on a collection.
+pub fn names_of(op: &Operation<'_>, namespace: &str, query: &Query) -> Option<PlanNames> {
+    let catalog = op.catalog();
+    let collection = catalog.collection(namespace).filter(|found| !found.is_view())?;
+    let [shape, key] = names(query, collection);
+    Some(PlanNames { shape, key })
+}
 
 /// A statement under way.
 pub struct Telling<'s> {
@@ -141,7 +148,7 @@ impl<'s> Telling<'s> {
     ) {
         let Some((plan, figures)) = self.seen.plan() else { return };
         let Ok(query) = query() else { return };
-        own.plan(|planned| planned.names = plan_names::of_query(op, self.namespace, &query));
+        own.plan(|planned| planned.names = names_of(op, self.namespace, &query));
         let catalog = op.catalog();
         let collection = catalog.collection(self.namespace).filter(|found| !found.is_view());
         let Some(collection) = collection.filter(|_| !figures.is_empty()) else { return };

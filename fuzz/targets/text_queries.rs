@@ -43,7 +43,7 @@ fn spec(choices: &mut Choices<'_>) -> Option<TextSpec> {
         options.append("default_language", choices.pick(LANGUAGES));
     }
     if choices.chance(64) {
-        let weights = DocBuf::new().with(choices.path(), choices.number());
+        let weights = DocBuf::new().with(choices.path(), &choices.number());
         options.append("weights", &weights);
     }
     if choices.chance(64) {

@@ -11,6 +11,8 @@ use sheaf_bson::{ArrayWriter, DocBuf, DocWriter, Element, RawDoc, Type, Value, d
 use sheaf_errors::{Error, Result};
 use smallvec::SmallVec;
 
+use crate::name_order::name_order;
+
 /// Of so many changed fields at most it is looked whether their names are the only ones; with more, the delta is tried out.
 const FEW: usize = 16;
 
@@ -35,10 +37,60 @@ pub fn diff(old: RawDoc<'_>, new: RawDoc<'_>) -> Option<DocBuf> {
 /// The delta of an update by operators: like [`diff`], but it names the fields that were set, however small
 /// the document is, because change streams tell what it says. `touched` are the update's paths (see
 /// [`crate::update::Update::paths`]): what is at such a path is set as a whole, what lies above it is gone into. An
-/// array is gone into unless elements were taken out or moved. `None` if no delta can do it.
-pub fn operator_diff(old: RawDoc<'_>, new: RawDoc<'_>, touched: &[String]) -> Option<DocBuf> {
+/// array is gone into unless elements were taken out or moved, or its operator tells of it as a whole, as MongoDB's do. Fields stand in the
+/// order of their names. `None` if no delta can do it.
+pub fn operator_diff(old: RawDoc<'_>, new: RawDoc<'_>, touched: &[Touch]) -> Option<DocBuf> {
     let delta = Delta::between(old, new, Style::ByField(Some(("", touched))));
     delta.leads(old, new).then(|| DocBuf::from_bytes(delta.bytes))
+}
+
+/// A path that an update by operators changes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Touch {
+    /// As it was written.
+    pub path: String,
+    /// What it does to an array there.
+    pub array: ToArray,
+}
+
+/// How an operator tells of an array at its path.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ToArray {
+    /// By its elements.
+    Elements,
+    /// So many values come to its end: they are told if there was something before them and all of them stay.
+    Appended(usize),
+    /// They come to this place: they are at the end where it lies beyond that.
+    AppendedAt(i64, usize),
+    /// As a whole.
+    Whole,
+}
+
+impl Touch {
+    /// A path whose operator is about no array.
+    pub fn of(path: &str) -> Self {
+        Touch { path: path.to_owned(), array: ToArray::Elements }
+    }
+
+    fn below(&self, path: &str) -> Option<&str> {
+        self.path.strip_prefix(path)?.strip_prefix('.')
+    }
+}
+
+impl ToArray {
+    fn is_whole(self, old: usize, new: usize) -> bool {
+        match self {
+            ToArray::Elements => false,
+            ToArray::Whole => true,
+            ToArray::Appended(values) => old == 0 || new != old + values,
+            ToArray::AppendedAt(place, values) => {
+                old == 0
+                    || new != old + values
+                    || usize::try_from(place).is_ok_and(|place| place <= old)
+                    || place < 0
+            }
+        }
+    }
 }
 
 /// A delta of one document or array.
@@ -68,7 +120,21 @@ enum Style<'p> {
     Shortest,
     /// What an update by operators touched: the path of the object that is compared, and the update's paths.
     /// `None` inside arrays, where the paths say nothing.
-    ByField(Option<(&'p str, &'p [String])>),
+    ByField(Option<(&'p str, &'p [Touch])>),
+    /// An array whose changed elements are told as wholes.
+    ByElement,
+}
+
+impl Style<'_> {
+    /// Whether a null that stands where there was nothing only fills up what an index left free.
+    fn is_padding(self, index: usize) -> bool {
+        let Style::ByField(Some((path, touched))) = self else { return false };
+        !touched.iter().any(|touch| {
+            let rest = touch.below(path).and_then(|rest| rest.split('.').next());
+            touch.path == path
+                || rest.is_some_and(|part| part.parse::<usize>().map_or(true, |at| at == index))
+        })
+    }
 }
 
 /// The document that a delta makes of `old`.
@@ -167,6 +233,9 @@ fn object_delta(old: RawDoc<'_>, new: RawDoc<'_>, style: Style<'_>) -> Delta {
     }
     changes.deletes.extend(before);
     let is_sure = changes.are_unique_in(old) && changes.deltas.iter().all(|(_, delta)| delta.is_sure);
+    if !matches!(style, Style::Shortest) {
+        changes.order();
+    }
     Delta { bytes: changes.write(), is_sure }
 }
 
@@ -201,6 +270,14 @@ impl Changes<'_> {
         }
         // Each was met once at least.
         met == changed
+    }
+
+    /// Puts what is told into the order of names; inserts are in it already, as it is how they came to be.
+    fn order(&mut self) {
+        let by_name = |a: &Element<'_>, b: &Element<'_>| name_order(a.key(), b.key());
+        self.deletes.sort_by(by_name);
+        self.updates.sort_by(by_name);
+        self.deltas.sort_by(|(a, _), (b, _)| by_name(a, b));
     }
 
     fn write(mut self) -> Vec<u8> {
@@ -239,22 +316,48 @@ fn array_delta(old: RawDoc<'_>, new: RawDoc<'_>, style: Style<'_>) -> Delta {
         out.append("l", new_count as i32);
     }
     let mut before = old.iter();
+    let inner = if matches!(style, Style::ByField(_)) { Style::ByField(None) } else { style };
     for (index, element) in new.iter().enumerate() {
         is_sure &= element.key_bytes() == decimal_digits(index as u32, &mut [0; 10]);
         match before.next() {
             Some(old) if old.kind() == element.kind() && old.data() == element.data() => {}
-            Some(old) => match nested_delta(old, element, style) {
+            Some(old) => match nested_delta(old, element, inner) {
                 Some(delta) => {
                     is_sure &= delta.is_sure;
                     out.append(&format!("s{index}"), RawDoc::new(&delta.bytes));
                 }
                 None => _ = out.append_renamed(&format!("u{index}"), element),
             },
+            None if element.kind() == Type::Null && index + 1 < new_count && style.is_padding(index) => {}
             None => _ = out.append_renamed(&format!("u{index}"), element),
         }
     }
     drop(out);
     Delta { bytes, is_sure }
+}
+
+/// How an array at a path is told: `None` as a whole.
+fn array_style<'p>(
+    old: RawDoc<'_>,
+    new: RawDoc<'_>,
+    path: &'p str,
+    touched: &'p [Touch],
+) -> Option<Style<'p>> {
+    let (before, after) = (old.count(), new.count());
+    if touched.iter().any(|touch| touch.path == path && touch.array.is_whole(before, after)) {
+        return None;
+    }
+    let filters =
+        || touched.iter().filter_map(|touch| touch.below(path)).filter(|rest| rest.starts_with("$["));
+    let Some(first) = filters().next() else { return Some(Style::ByField(Some((path, touched)))) };
+    let differ = |(a, b): &(Element<'_>, Element<'_>)| a.kind() != b.kind() || a.data() != b.data();
+    let changed = old.iter().zip(new.iter()).filter(differ).take(2).count();
+    match changed > 1 || after != before {
+        true => None,
+        // Of several elements that are meant the one that changed is told as a whole.
+        false if first.starts_with("$[]") && before > 1 => Some(Style::ByElement),
+        false => Some(Style::ByField(None)),
+    }
 }
 
 /// The delta between two embedded documents or two arrays, if it is shorter than the new value, or says what
@@ -264,14 +367,15 @@ fn nested_delta(old: Element<'_>, new: Element<'_>, style: Style<'_>) -> Option<
     let (inner, always) = match style {
         Style::Shortest => (style, false),
         Style::ByField(None) => (style, true),
+        Style::ByElement => return None,
         Style::ByField(Some((above, touched))) => {
             path = if above.is_empty() { new.key().to_owned() } else { format!("{above}.{}", new.key()) };
-            let below =
-                |touched: &String| touched.strip_prefix(&path).is_some_and(|rest| rest.starts_with('.'));
-            match new.kind() {
-                Type::Document if !touched.iter().any(below) => return None,
-                Type::Document => (Style::ByField(Some((&path, touched))), true),
-                _ => (Style::ByField(None), true),
+            match (old.value(), new.value()) {
+                (_, Value::Document(_)) if !touched.iter().any(|touch| touch.below(&path).is_some()) => {
+                    return None;
+                }
+                (Value::Array(old), Value::Array(new)) => (array_style(old, new, &path, touched)?, true),
+                _ => (Style::ByField(Some((&path, touched))), true),
             }
         }
     };
@@ -542,11 +646,71 @@ mod tests {
             ),
             ("x", doc! { "_id": 1, "a": { "b": 1 }, "l": [1, 2, 3] }, doc! { "d": { "x": false } }),
         ] {
-            let found = operator_diff(old.as_raw(), new.as_raw(), &[touched.to_owned()]);
+            let found = operator_diff(old.as_raw(), new.as_raw(), &[Touch::of(touched)]);
             assert_eq!(found, Some(delta), "{touched}");
         }
         let twice = |last: i32| DocBuf::new().with("a", 1).with("a", last);
-        assert!(operator_diff(twice(2).as_raw(), twice(3).as_raw(), &["a".to_owned()]).is_none());
+        assert!(operator_diff(twice(2).as_raw(), twice(3).as_raw(), &[Touch::of("a")]).is_none());
+    }
+
+    #[test]
+    fn arrays_are_told_as_their_operators_do() {
+        for (old, update, delta) in [
+            (doc! { "a": [] }, doc! { "$push": { "a": 7 } }, doc! { "u": { "a": [7] } }),
+            (doc! { "a": [1] }, doc! { "$push": { "a": 7 } }, doc! { "sa": { "a": true, "u1": 7 } }),
+            (
+                doc! { "a": [1, 2] },
+                doc! { "$push": { "a": { "$each": [7], "$position": 2 } } },
+                doc! { "u": { "a": [1, 2, 7] } },
+            ),
+            (
+                doc! { "a": [1, 2] },
+                doc! { "$push": { "a": { "$each": [7], "$position": 3 } } },
+                doc! { "sa": { "a": true, "u2": 7 } },
+            ),
+            (
+                doc! { "a": [1, 2] },
+                doc! { "$push": { "a": { "$each": [7], "$sort": 1 } } },
+                doc! { "u": { "a": [1, 2, 7] } },
+            ),
+            (
+                doc! { "a": [1, 2] },
+                doc! { "$push": { "a": { "$each": [7, 8], "$slice": 3 } } },
+                doc! { "u": { "a": [1, 2, 7] } },
+            ),
+            (doc! { "a": [1, 2] }, doc! { "$addToSet": { "a": 7 } }, doc! { "u": { "a": [1, 2, 7] } }),
+            (doc! { "a": [1, 2] }, doc! { "$inc": { "a.$[]": 1 } }, doc! { "u": { "a": [2, 3] } }),
+            (doc! { "a": [1] }, doc! { "$inc": { "a.$[]": 1 } }, doc! { "sa": { "a": true, "u0": 2 } }),
+            (
+                doc! { "a": [{ "x": 1, "y": 1 }, { "x": 9, "y": 1 }] },
+                doc! { "$set": { "a.$[].x": 9 } },
+                doc! { "sa": { "a": true, "u0": { "x": 9, "y": 1 } } },
+            ),
+            (doc! { "a": [1, 2] }, doc! { "$set": { "a.4": 5 } }, doc! { "sa": { "a": true, "u4": 5 } }),
+            (
+                doc! { "a": [1, 2] },
+                doc! { "$push": { "a": { "$each": [Value::Null, 5] } } },
+                doc! { "sa": { "a": true, "u2": Value::Null, "u3": 5 } },
+            ),
+            (
+                doc! { "b": 1, "a": { "d": 1, "c": 1 } },
+                doc! { "$set": { "b": 2, "a.d": 2, "a.c": 2 } },
+                doc! { "u": { "b": 2 }, "sa": { "u": { "c": 2, "d": 2 } } },
+            ),
+            (
+                doc! { "b": 1, "a": 1, "x": 1 },
+                doc! { "$unset": { "b": 1, "a": 1 } },
+                doc! { "d": { "a": false, "b": false } },
+            ),
+        ] {
+            let mut cx = sheaf_expr::ParseCx::new();
+            let parsed = Update::parse(Value::Document(update.as_raw()), &[], &mut cx).unwrap();
+            let cx = ApplyCx { matched_index: None, now_millis: 0, timestamp: Timestamp(0) };
+            let new = parsed.apply(old.as_raw(), &cx).unwrap().unwrap();
+            let found = operator_diff(old.as_raw(), new.as_raw(), parsed.paths()).unwrap();
+            assert_eq!(found, delta, "{update:?}");
+            assert_eq!(apply_diff(old.as_raw(), found.as_raw()), new, "{update:?}");
+        }
     }
 
     /// A value's description, from which documents are built.
@@ -603,7 +767,7 @@ mod tests {
     /// Updates of all kinds, some of which meet nothing or fail.
     fn update() -> impl Strategy<Value = DocBuf> {
         let path = proptest::collection::vec("[a-f]|0|1|\\$\\[\\]", 1..4).prop_map(|parts| parts.join("."));
-        let change = (0..9usize, path, document()).prop_map(|(kind, path, value)| {
+        let change = (0..11usize, path, document()).prop_map(|(kind, path, value)| {
             let path = path.as_str();
             let (name, argument) = match kind {
                 0 | 1 => ("$set", doc! { path: &value }),
@@ -613,7 +777,9 @@ mod tests {
                 5 => ("$push", doc! { path: { "$each": [1, &value], "$position": 0 } }),
                 6 => ("$push", doc! { path: &value }),
                 7 => ("$pop", doc! { path: -1 }),
-                _ => ("$rename", doc! { path: "f" }),
+                8 => ("$rename", doc! { path: "f" }),
+                9 => ("$addToSet", doc! { path: { "$each": [1, &value] } }),
+                _ => ("$push", doc! { path: { "$each": [2, 1], "$sort": -1, "$slice": 3 } }),
             };
             (name, argument)
         });
@@ -645,13 +811,13 @@ mod tests {
                 prop_assert_eq!(&applied, &new);
                 prop_assert_eq!(&apply_diff(new.as_raw(), delta.as_raw()), &new);
             }
-            for style in [Style::Shortest, Style::ByField(Some(("", &["a.b".to_owned()]))), Style::ByField(None)] {
+            for style in [Style::Shortest, Style::ByField(Some(("", &[Touch::of("a.b")]))), Style::ByField(None)] {
                 let delta = Delta::between(old.as_raw(), new.as_raw(), style);
                 if delta.is_sure {
                     prop_assert_eq!(&apply_diff(old.as_raw(), RawDoc::new(&delta.bytes)), &new);
                 }
             }
-            let paths = ["a.b".to_owned(), "c".to_owned()];
+            let paths = [Touch::of("a.b"), Touch::of("c")];
             if let Some(delta) = operator_diff(old.as_raw(), new.as_raw(), &paths) {
                 prop_assert_eq!(&apply_diff(old.as_raw(), delta.as_raw()), &new);
                 prop_assert_eq!(&apply_diff(new.as_raw(), delta.as_raw()), &new);

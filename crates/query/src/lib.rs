@@ -13,6 +13,7 @@
 
 pub mod diff;
 pub mod matcher;
+mod name_order;
 mod owned;
 pub mod path;
 pub mod projection;

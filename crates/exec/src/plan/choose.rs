@@ -57,13 +57,18 @@ pub fn candidates(query: &Query, collection: &Arc<Collection>) -> Result<Vec<Pla
     Ok(if counts_keys { plans.into_iter().map(count_keys).collect() } else { plans })
 }
 
+/// Of so many documents a twentieth may be drawn, as it is in MongoDB; of more a hundredth, which is where reading all begins to be quicker.
+const DRAWN_FREELY: u64 = 1000;
+/// More than these are not drawn: their keys are all in memory.
+const MOST_DRAWN: u64 = 50_000;
+
 /// A plan that gives some documents by chance, where that is less work than to read all: MongoDB has one where there are more
 /// than a hundred, and not more than a twentieth is wanted.
 pub fn by_chance(query: &Query, collection: &Collection) -> Option<PlanNode> {
-    let wanted = usize::try_from(query.sample?).ok()?;
-    let there = collection.count();
-    let few = wanted as f64 <= there as f64 * 0.05;
-    (few && there > 100 && !collection.is_oplog()).then_some(PlanNode::RandomRecords(wanted))
+    let (wanted, there) = (query.sample?, collection.count());
+    let share = if wanted <= DRAWN_FREELY { 20 } else { 100 };
+    let few = wanted <= MOST_DRAWN && wanted * share <= there;
+    (few && there > 100 && !collection.is_oplog()).then_some(PlanNode::RandomRecords(wanted as usize))
 }
 
 /// Where only the number of an unbroken run of keys is wanted, they need not be looked into.

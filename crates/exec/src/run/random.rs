@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use sheaf_bson::RawDoc;
 use sheaf_errors::Result;
+use sheaf_meter::Held;
 use sheaf_rows::{Cx, Figures, Operator, Row, Step};
 use sheaf_storage::{Collection, Range};
 
@@ -18,8 +19,13 @@ pub struct RandomRecords {
     reads: Reads,
     wanted: usize,
     state: State,
+    /// The account of the keys.
+    held: Held,
     figures: Figures,
 }
+
+/// What a key takes besides its bytes.
+const KEY_BYTES: usize = 48;
 
 enum State {
     Fresh,
@@ -31,7 +37,8 @@ enum State {
 impl RandomRecords {
     pub fn new(reads: &Reads, collection: &Arc<Collection>, wanted: usize) -> Self {
         let (collection, reads) = (collection.clone(), reads.clone());
-        RandomRecords { collection, reads, wanted, state: State::Fresh, figures: Figures::default() }
+        let (held, figures) = (Held::default(), Figures::default());
+        RandomRecords { collection, reads, wanted, state: State::Fresh, held, figures }
     }
 
     fn draw(&mut self, cx: &Cx<'_>) -> Result<()> {
@@ -43,6 +50,8 @@ impl RandomRecords {
         };
         let view = self.reads.view();
         let keys = view.random_records(&self.collection, self.wanted, &mut random, cx.interrupt())?;
+        let bytes = |keys: &Vec<Vec<u8>>| keys.iter().map(|key| key.len() + KEY_BYTES).sum::<usize>();
+        self.held = sheaf_meter::reserve(keys.as_ref().map_or(0, bytes) as u64)?;
         self.state = match keys {
             Some(keys) => State::Drawn(keys, Vec::new(), Vec::new()),
             None => {

@@ -14,7 +14,8 @@ use smallvec::SmallVec;
 use super::array_filter::ArrayFilters;
 use super::ops::{OpCx, Outcome};
 use super::too_deep;
-use super::tree::{ArrayNode, Node, ObjectNode, name_order};
+use super::tree::{ArrayNode, Node, ObjectNode};
+use crate::name_order::name_order;
 
 /// An array is never extended by more nulls than this.
 const MAX_PADDING: usize = 1_500_000;

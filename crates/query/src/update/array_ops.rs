@@ -8,6 +8,7 @@ use sheaf_collation::{SharedCollator, compare_by};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_expr::ParseCx;
 
+use crate::diff::ToArray;
 use crate::matcher::{Features, Matcher, is_path_operator};
 use crate::owned::{name_bytes, own, own_all};
 
@@ -53,6 +54,15 @@ impl Push {
             }
         }
         Ok(push)
+    }
+
+    /// How it is told of.
+    pub(super) fn to_array(&self) -> ToArray {
+        match (&self.sort, self.position) {
+            (Some(_), _) => ToArray::Whole,
+            (None, None) => ToArray::Appended(self.values.len()),
+            (None, Some(place)) => ToArray::AppendedAt(place, self.values.len()),
+        }
     }
 
     /// The array afterwards; `None` if nothing is pushed, cut or sorted.

@@ -22,6 +22,7 @@ use sheaf_errors::{Code, Error, Result, bail};
 use sheaf_expr::ParseCx;
 use sheaf_meter::Held;
 
+use crate::diff::Touch;
 use crate::stored_id::dollar_field;
 
 pub use pipeline::{ReplaceRoot, unset_spec};
@@ -117,8 +118,8 @@ impl Update {
         }
     }
 
-    /// The paths of an update by operators, as they were written; none of other updates.
-    pub fn paths(&self) -> &[String] {
+    /// The paths of an update by operators; none of other updates.
+    pub fn paths(&self) -> &[Touch] {
         match &self.0 {
             Kind::Modifiers(modifiers) => &modifiers.paths,
             _ => &[],

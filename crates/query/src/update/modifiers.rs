@@ -15,6 +15,7 @@ use super::array_filter::ArrayFilters;
 use super::check_path_depth;
 use super::ops::{Op, OpCx, is_operator};
 use super::tree::{ObjectNode, identifier, path_bytes};
+use crate::diff::Touch;
 use crate::owned::name_bytes;
 
 /// Parsed modifiers.
@@ -30,7 +31,7 @@ pub(super) struct Modifiers {
     /// See [`super::Touched::Paths`].
     pub(super) touched: Vec<String>,
     /// All paths as written, for naming the one that touched `_id`, and for the delta.
-    pub(super) paths: Vec<String>,
+    pub(super) paths: Vec<Touch>,
 }
 
 impl Modifiers {
@@ -61,6 +62,9 @@ impl Modifiers {
                 } else {
                     parsed.add_path(argument.key())?;
                     let op = Op::parse(name, argument, cx)?;
+                    if let Some(path) = parsed.paths.last_mut() {
+                        path.array = op.to_array();
+                    }
                     parsed.root.insert(argument.key(), op)?;
                 }
             }
@@ -123,7 +127,7 @@ impl Modifiers {
             .collect();
         // A path of an index alone names a field of the document.
         self.touched.push(if fixed.is_empty() { path.to_owned() } else { fixed.join(".") });
-        self.paths.push(path.to_owned());
+        self.paths.push(Touch::of(path));
         Ok(())
     }
 
@@ -164,10 +168,8 @@ impl Modifiers {
 
     /// The path that touches `_id`, for the message that it must not.
     pub(super) fn id_path(&self) -> &str {
-        self.paths
-            .iter()
-            .find(|path| *path == "_id" || path.starts_with("_id."))
-            .map_or("_id", String::as_str)
+        let mut paths = self.paths.iter().map(|touch| touch.path.as_str());
+        paths.find(|path| *path == "_id" || path.starts_with("_id.")).unwrap_or("_id")
     }
 
     /// The bytes afterwards; `None` if no operator changes anything.

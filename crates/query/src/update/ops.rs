@@ -7,6 +7,7 @@ use sheaf_collation::{SharedCollator, compare_by};
 use sheaf_errors::{Code, Error, Result, bail};
 
 use super::array_ops::{self, Pull, Push};
+use crate::diff::ToArray;
 use crate::owned::{own, own_all};
 use sheaf_expr::ParseCx;
 
@@ -103,6 +104,15 @@ pub(super) fn is_operator(name: &str) -> bool {
 }
 
 impl Op {
+    /// How an array that it changes is told of. (Who takes elements out leaves no other way.)
+    pub(super) fn to_array(&self) -> ToArray {
+        match self {
+            Op::Push(push) => push.to_array(),
+            Op::AddToSet(_) => ToArray::Whole,
+            _ => ToArray::Elements,
+        }
+    }
+
     /// Reads one operator's argument for one path.
     pub(super) fn parse(operator: &str, argument: Element<'_>, cx: &mut ParseCx) -> Result<Op> {
         let value = argument.value();

@@ -15,7 +15,7 @@ use smallvec::SmallVec;
 
 use super::apply::{depth, same_bytes};
 use super::ops::arithmetic;
-use super::tree::name_order;
+use crate::name_order::name_order;
 
 /// More operators than this take the general way, as a search among them would no longer be cheap.
 const MAX_OPERATORS: usize = 16;
@@ -339,21 +339,28 @@ fn create(name: &str, operators: &[Operator<'_>], above: usize, out: &mut DocWri
 
 /// The steps as a delta: see [`crate::diff`].
 fn put_delta(steps: &[Step<'_>], mut out: DocWriter<'_, Vec<u8>>) {
-    let (mut removes, mut updates, mut inserts, mut nests) = (false, false, false, false);
+    let (mut removes, mut updates, mut inserts) = (false, false, false);
     for (step, _) in level(steps) {
         match step {
             Step::Put { value: Value::Missing, .. } => removes = true,
             Step::Put { .. } => updates = true,
             Step::New { .. } => inserts = true,
-            Step::Inside { .. } => nests = true,
+            Step::Inside { .. } => {}
         }
     }
-    let puts = || {
-        level(steps).filter_map(|(step, _)| match step {
-            Step::Put { name, value, .. } => Some((*name, *value)),
-            _ => None,
-        })
-    };
+    // In the order of names, whatever that of the document's fields is.
+    let mut named: SmallVec<[(&str, Value<'_>); 4]> = SmallVec::new();
+    let mut nested: SmallVec<[(&str, &[Step<'_>]); 2]> = SmallVec::new();
+    for (step, inside) in level(steps) {
+        match step {
+            Step::Put { name, value, .. } => named.push((name, *value)),
+            Step::Inside { name, .. } => nested.push((name, inside)),
+            Step::New { .. } => {}
+        }
+    }
+    named.sort_by(|(a, _), (b, _)| name_order(a, b));
+    nested.sort_by(|(a, _), (b, _)| name_order(a, b));
+    let puts = || named.iter().copied();
     if removes {
         let mut section = out.document("d");
         let gone = puts().filter(|(_, value)| value.is_missing());
@@ -372,12 +379,8 @@ fn put_delta(steps: &[Step<'_>], mut out: DocWriter<'_, Vec<u8>>) {
             }
         }
     }
-    if nests {
-        for (step, inside) in level(steps) {
-            if let Step::Inside { name, .. } = step {
-                put_delta(inside, out.document_prefixed("s", name));
-            }
-        }
+    for (name, inside) in nested {
+        put_delta(inside, out.document_prefixed("s", name));
     }
 }
 

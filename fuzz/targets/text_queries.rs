@@ -72,5 +72,4 @@ fn search_for(spec: &TextSpec, doc: RawDoc<'_>, params: &Params) {
     assert!(score.is_finite() && score > 0.0, "{params:?} has the score {score}");
     let terms = spec.terms(doc).expect("the words were there a moment ago");
     assert!(query.bounds().any(|word| terms.contains_key(word)), "no index finds {doc:?} by {params:?}");
-    assert!(query.phrases().all(|phrase| !phrase.is_empty()), "{params:?}");
 }

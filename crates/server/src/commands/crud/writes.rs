@@ -125,7 +125,7 @@ pub fn check_writable_in(db: &str, collection: &str) -> Result<()> {
     if collection.starts_with(BUCKETS_PREFIX) {
         bail!(Code::INVALID_NAMESPACE, "cannot write to {db}.{collection}");
     }
-    names::check_written_name(&format!("{db}.{collection}"))
+    names::check_written_name(db, collection)
 }
 
 /// Runs `work` with the operation's writer: the transaction, or a unit of plain writes that is committed

@@ -205,7 +205,8 @@ impl CreateIndexes<'_> {
         if is_system && self.indexes.iter().any(|spec| spec.element("hidden").is_some()) {
             bail!(Code::BAD_VALUE, "Can't hide index on system collection");
         }
-        names::check_written_name(namespace)
+        let (db, collection) = names::split(namespace);
+        names::check_written_name(db, collection)
     }
 
     /// The specifications checked and completed; `timeseries` of measurements, whose `_id` is a field as others are.

@@ -40,22 +40,30 @@ fn is_open_system_name(db: &str, collection: &str) -> bool {
 /// Errors: `InvalidNamespace`; `BadValue` for `.system.` within.
 pub fn check_new_name(namespace: &str) -> Result<()> {
     let (db, collection) = split(namespace);
+    check_new(db, collection)
+}
+
+/// The same of a name in two parts: writes ask it, and are spared its whole.
+fn check_new(db: &str, collection: &str) -> Result<()> {
     if collection.is_empty() || collection.starts_with('.') || collection.contains(['$', '\0']) {
-        bail!(Code::INVALID_NAMESPACE, "Invalid namespace specified '{namespace}'");
+        bail!(Code::INVALID_NAMESPACE, "Invalid namespace specified '{db}.{collection}'");
     }
-    if namespace.len() > NAMESPACE_BYTES_MAX {
+    if db.len() + 1 + collection.len() > NAMESPACE_BYTES_MAX {
         bail!(
             Code::INVALID_NAMESPACE,
-            "Fully qualified namespace is too long. Namespace: {namespace} Max: {NAMESPACE_BYTES_MAX}"
+            "Fully qualified namespace is too long. Namespace: {db}.{collection} Max: {NAMESPACE_BYTES_MAX}"
         );
     }
+    if !collection.contains("system.") {
+        return Ok(());
+    }
     if collection.starts_with("system.") && !is_open_system_name(db, collection) {
-        bail!(Code::INVALID_NAMESPACE, "Invalid system namespace: {namespace}");
+        bail!(Code::INVALID_NAMESPACE, "Invalid system namespace: {db}.{collection}");
     }
     // What is cached of the placement of a system collection is named by it.
     let is_cache = || db == "config" && collection.starts_with("cache.chunks.");
     if collection.contains(".system.") && !collection.contains(".system.sessions") && !is_cache() {
-        bail!(Code::BAD_VALUE, "Invalid namespace: {namespace}");
+        bail!(Code::BAD_VALUE, "Invalid namespace: {db}.{collection}");
     }
     Ok(())
 }
@@ -63,13 +71,12 @@ pub fn check_new_name(namespace: &str) -> Result<()> {
 /// Refuses names that a client may not write, or make indexes on (`userAllowedWriteNS`).
 ///
 /// Errors: those of [`check_new_name`].
-pub fn check_written_name(namespace: &str) -> Result<()> {
-    let (db, collection) = split(namespace);
+pub fn check_written_name(db: &str, collection: &str) -> Result<()> {
     let is_kept = matches!(collection, "system.profile" | "system.views");
     if is_kept || (db == "local" && collection == "oplog.rs") {
-        bail!(Code::INVALID_NAMESPACE, "cannot write to {namespace}");
+        bail!(Code::INVALID_NAMESPACE, "cannot write to {db}.{collection}");
     }
-    check_new_name(namespace)
+    check_new(db, collection)
 }
 
 /// Checks both parts of a full name that stands in an argument.
@@ -157,7 +164,8 @@ mod tests {
         }
         assert_eq!(check_new_name("a.b.system.c").map_err(|error| error.code()), Err(Code::BAD_VALUE));
         for kept in ["a.system.views", "a.system.profile", "local.oplog.rs"] {
-            assert!(check_written_name(kept).is_err() && check_new_name(kept).is_ok(), "{kept}");
+            let (db, collection) = split(kept);
+            assert!(check_written_name(db, collection).is_err() && check_new_name(kept).is_ok(), "{kept}");
         }
         let longer = format!("{long}x");
         for bad in [

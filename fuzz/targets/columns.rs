@@ -37,7 +37,9 @@ fuzz_target!(|data: &[u8]| {
         assert_eq!(validate_element(&element, MAX_DEPTH), Ok(element.len()));
         writer.append(*kind, data);
     }
-    let (again, ended) = read(&writer.finished());
+    let mut finished = Vec::new();
+    writer.finish_into(&mut finished);
+    let (again, ended) = read(&finished);
     assert!(ended || cells.len() == MOST);
     assert_eq!(again, cells);
 });

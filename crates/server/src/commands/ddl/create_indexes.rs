@@ -79,7 +79,7 @@ impl<'a> Command<'a, Operation<'a>> for CreateIndexes<'a> {
             self.indexes.iter().try_for_each(check_stable)?;
         }
         let first = self.prepare_all(None, measured(op, &namespace)?.as_ref())?;
-        self.check_place(&namespace)?;
+        self.check_place(op, &namespace)?;
         names::check_uuid(op.view()?.catalog(), &namespace, self.uuid)?;
         let mut created = false;
         // The collection may be dropped between its creation and the build.
@@ -193,7 +193,7 @@ impl CreateIndexes<'_> {
     /// Refuses collections that get no indexes of clients, and what those of the server may not have.
     ///
     /// Errors: `InvalidNamespace`, `IllegalOperation`, 8293400, `BadValue`.
-    fn check_place(&self, namespace: &str) -> Result<()> {
+    fn check_place(&self, op: &Operation<'_>, namespace: &str) -> Result<()> {
         match namespace {
             "config.transactions" => {
                 bail!(Code::ILLEGAL_OPERATION, "not allowed to create index on {namespace}")
@@ -206,7 +206,11 @@ impl CreateIndexes<'_> {
             bail!(Code::BAD_VALUE, "Can't hide index on system collection");
         }
         let (db, collection) = names::split(namespace);
-        names::check_written_name(db, collection)
+        match (db, collection) {
+            // Where it is no set's, its indexes are refused as such.
+            ("local", "oplog.rs") if op.node().options.set_name.is_none() => Ok(()),
+            _ => names::check_written_name(db, collection),
+        }
     }
 
     /// The specifications checked and completed; `timeseries` of measurements, whose `_id` is a field as others are.

@@ -52,9 +52,8 @@ pub(super) fn plan(query: &Query, collection: &Arc<Collection>) -> Result<Option
 ///
 /// Errors: `BadValue` for a hint that fits no index.
 pub(super) fn one_of_each(query: &Query, collection: &Arc<Collection>) -> Result<Option<PlanNode>> {
-    let (Some(OneOfEach { path, last }), Some(mut wanted)) = (&query.one_of_each, query.sort_fields()) else {
-        return Ok(None);
-    };
+    let Some(OneOfEach { path, last }) = &query.one_of_each else { return Ok(None) };
+    let Some(mut wanted) = query.sort_fields() else { return Ok(None) };
     let filter = FilterPart::whole(query.matcher());
     let natural = matches!(query.hint, Hint::Natural(_)) || query.natural_sort().is_some();
     let none = natural || matches!(filter.expr(), MatchExpr::AlwaysFalse) || filter.expr().has_text();

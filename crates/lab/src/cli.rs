@@ -1,6 +1,7 @@
 //! The command line of the laboratory: `sheaf bench ...`, `sheaf cluster ...` and `sheaf doctor`.
 
 mod generator;
+mod letters;
 mod lines;
 
 use std::io::Write;
@@ -71,6 +72,9 @@ enum BenchCommand {
 struct RunArgs {
     /// Name of a ready-made experiment (see `sheaf bench list`), or a file
     experiment: String,
+    /// Of ycsb and at-size, only these workloads: b, or a,c, or a..d; repeatable [default: all]
+    #[arg(long = "workload", value_name = "LETTERS")]
+    workloads: Vec<String>,
     /// Size and length as a part of the full experiment
     #[arg(long, default_value_t = 1.0)]
     scale: f64,
@@ -133,8 +137,9 @@ pub(crate) fn exit_code(outcome: Result<ExitCode>) -> ExitCode {
 }
 
 fn run(arguments: &RunArgs) -> Result<ExitCode> {
-    let experiment = Experiment::open(&arguments.experiment)?;
+    let mut experiment = Experiment::open(&arguments.experiment)?;
     let mut overrides = Overrides::default();
+    letters::choose(&arguments.workloads, &mut experiment, &mut overrides)?;
     for text in &arguments.set {
         overrides.add(text)?;
     }

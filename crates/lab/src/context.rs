@@ -19,6 +19,7 @@ use crate::measure::{Load, Local, Measured, Pace, Recorder, Ticket};
 use crate::results::{Fault, Step};
 use crate::stop::Stop;
 use crate::target::Member;
+use crate::workload::Memory;
 
 /// Pause of a client after an operation that failed while something is done to the servers.
 const AFTER_FAILURE: Duration = Duration::from_millis(10);
@@ -47,6 +48,8 @@ pub struct Context {
     pub repetition: u32,
     /// The phases that the experiment asks for, already scaled.
     pub load: Load,
+    /// How the servers' memory is limited.
+    pub memory: Memory,
     /// Where latencies go.
     pub recorder: Arc<Recorder>,
     /// Set when the run is to end early.
@@ -228,6 +231,7 @@ impl Context {
             seed: 1,
             repetition: 0,
             load: Load::unbounded(),
+            memory: Memory::default(),
             recorder: Arc::default(),
             stop: Stop::default(),
             journal: Arc::new(Journal::silent()),

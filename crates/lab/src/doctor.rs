@@ -9,6 +9,7 @@ mod measure;
 mod memory;
 mod network;
 mod processor;
+mod reads;
 #[cfg(test)]
 mod tests;
 
@@ -17,10 +18,11 @@ use std::path::Path;
 
 use finding::Host;
 pub use finding::{Finding, Status};
+pub use reads::{Reads, measure as measure_reads};
 
 /// Looks at this host; `dbpath` is where the data are or will be.
 ///
-/// Takes a few seconds, because it measures: at most 64 MiB are written to a file without a name in `dbpath`.
+/// Takes a few seconds, because it measures: at most 64 MiB at a time are written to a file without a name in `dbpath`.
 pub fn run(dbpath: &Path) -> Vec<Finding> {
     let host = Host::new(Path::new("/"), dbpath);
     let mut findings = facts(&host);

@@ -79,6 +79,9 @@ pub struct Metric {
     pub better: Option<Better>,
     /// One value per repetition, in their order.
     pub values: Vec<f64>,
+    /// What it should be, or better.
+    #[serde(default)]
+    pub aim: Option<f64>,
 }
 
 /// The good direction of a [`Metric`].
@@ -112,6 +115,20 @@ pub struct Repetition {
     pub disk_bytes: BTreeMap<String, u64>,
     /// What was done to the servers meanwhile (kills, pauses, cuts).
     pub faults: Vec<Fault>,
+    /// Times in which nothing of a kind succeeded, where the workload has them looked for; the longest.
+    #[serde(default)]
+    pub stalls: Vec<Stall>,
+}
+
+/// A time in which operations of a kind were under way and none succeeded, of more than 100 ms.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Stall {
+    /// The kind.
+    pub operation: String,
+    /// Seconds since the measured part began.
+    pub at_s: f64,
+    /// Milliseconds.
+    pub ms: f64,
 }
 
 /// The latencies of one kind of operation.

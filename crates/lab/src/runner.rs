@@ -16,12 +16,12 @@ use crate::fault::{self, Injector};
 use crate::journal::{Journal, now_ms};
 use crate::measure::cost::{Cost, Meter};
 use crate::measure::monitor::{self, Watched};
-use crate::measure::{Measured, Recorder, Span};
+use crate::measure::{Measured, Recorder, Span, stalls};
 use crate::part::Part;
 use crate::results::{self, Metric, Repetition, Row, RunResult};
 use crate::stop::Stop;
 use crate::target::{LaunchOptions, Running, Target, bring_up, bytes_on_disk};
-use crate::workload::{self, Figure, MAY_LACK, Workload};
+use crate::workload::{self, Figure, MAY_LACK, Memory, Workload};
 
 /// What the command line says about a run.
 #[derive(Clone, Debug)]
@@ -235,8 +235,10 @@ impl Run<'_> {
         let mut workload = workload::by_name(&self.experiment.workload)
             .ok_or_else(|| Error::usage(format!("there is no workload {}", self.experiment.workload)))?;
         workload.configure(&variation.settings)?;
-        let launch = LaunchOptions { data: self.options.data.clone(), keep: self.options.keep };
-        let running = bring_up(target, variation, &launch, &self.journal, self.stop)?;
+        let (keep, scale) = (self.options.keep, self.options.scale);
+        let launch = LaunchOptions { data: self.options.data.clone(), keep, scale };
+        let mut running = bring_up(target, variation, &launch, &self.journal, self.stop)?;
+        std::mem::take(&mut running.warnings).into_iter().for_each(|warning| self.warn(warning));
         row.target.clone_from(&running.name);
         let (program, version) = running.name.split_once(' ').unwrap_or((&running.name, ""));
         self.result.environment.versions.insert(program.to_owned(), version.to_owned());
@@ -244,6 +246,9 @@ impl Run<'_> {
             return Err(Error::usage("this workload does not know PostgreSQL"));
         }
         let mut context = self.context(&running, variation, number)?;
+        if workload.looks_for_stalls() {
+            context.recorder = Arc::new(Recorder::tracing());
+        }
         fault::check(&context.faults_planned, &running)?;
         workload.setup(&context).map_err(|error| error.context("setup"))?;
         let patient = context.database.clone();
@@ -304,6 +309,10 @@ impl Run<'_> {
         context.journal = self.journal.clone();
         context.meter = Meter::new(running.processes.iter().map(|process| process.server.clone()).collect());
         context.members.clone_from(&running.members);
+        let groups = running.processes.iter().filter_map(|process| process.group.clone());
+        let limit =
+            variation.server.memory_bytes(self.options.scale).filter(|_| !running.processes.is_empty());
+        context.memory = Memory { limit, groups: groups.collect() };
         Ok(context)
     }
 
@@ -393,6 +402,14 @@ impl Run<'_> {
         let measured = context.measured();
         repetition.seconds = measured.seconds;
         repetition.operations = context.recorder.operations();
+        if !context.under_faults() {
+            // A kind that is asked for in a part of the run only is judged by that part.
+            let seconds = |name: &str| {
+                let own = repetition.operations.iter().find(|operation| operation.name == name);
+                own.map_or(0.0, |operation| operation.series.len() as f64)
+            };
+            repetition.stalls = stalls::longest(&context.recorder.traces(), seconds);
+        }
         let take = PoisonError::into_inner;
         repetition.steps = std::mem::take(&mut context.steps.lock().unwrap_or_else(take));
         // What the workload itself has done to servers, beside the plan.
@@ -456,13 +473,13 @@ fn show(
 /// Adds a repetition's figures to the row's metrics. All repetitions must have the same ones; what one of them cannot tell where it may be so
 /// is told of none.
 fn add_figures(metrics: &mut Vec<Metric>, figures: Vec<Figure>, repetition: usize) -> Result<()> {
-    for Figure { name, unit, better, value } in figures {
+    for Figure { name, unit, better, value, aim } in figures {
         if !value.is_finite() {
             return Err(Error::failed(format!("the workload's figure \"{name}\" is {value}")));
         }
         match metrics.iter_mut().find(|metric| metric.name == name) {
             Some(metric) => metric.values.push(value),
-            None => metrics.push(Metric { name, unit: unit.to_owned(), better, values: vec![value] }),
+            None => metrics.push(Metric { name, unit: unit.to_owned(), better, values: vec![value], aim }),
         }
     }
     metrics

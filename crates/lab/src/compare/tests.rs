@@ -6,8 +6,13 @@ fn run(rows: Vec<Row>) -> RunResult {
 }
 
 fn row(name: &str, target: &str, better: Better, values: &[f64]) -> Row {
-    let metric =
-        Metric { name: "speed".into(), unit: "1/s".into(), better: Some(better), values: values.to_vec() };
+    let metric = Metric {
+        name: "speed".into(),
+        unit: "1/s".into(),
+        better: Some(better),
+        values: values.to_vec(),
+        aim: None,
+    };
     Row { name: name.into(), target: target.into(), metrics: vec![metric], ..Row::default() }
 }
 

@@ -5,6 +5,7 @@ use std::io::{Result, Write};
 use std::time::{Duration, Instant};
 
 use super::finding::{Finding, Host};
+use super::reads;
 use crate::report::latency;
 use crate::stats::median;
 
@@ -17,6 +18,8 @@ const LARGE: usize = 64 << 20;
 const BLOCK: usize = 1 << 20;
 /// Neither measurement takes much longer, whatever the disk.
 const LONGEST: Duration = Duration::from_secs(2);
+/// Readers at once.
+const READERS: usize = 8;
 /// Nothing is measured on a disk with less room than this.
 const ROOM: u64 = 1 << 30;
 
@@ -30,10 +33,15 @@ pub fn findings(host: &Host) -> Vec<Finding> {
         "measured write speed",
         "bulk loads, flushes and compactions write sequentially; each byte is written several times over its life",
     );
+    let read = Finding::new(
+        "measured reads",
+        "a document that no cache has is read from the disk: this is the floor of its latency, and with more data than memory \
+         most of it",
+    );
     let room = rustix::fs::statvfs(&host.data).is_ok_and(|s| s.f_bavail * s.f_frsize >= ROOM);
     if !room {
         let reason = "not measured: less than 1 GiB free";
-        return vec![sync.unknown(reason), speed.unknown(reason)];
+        return vec![sync.unknown(reason), speed.unknown(reason), read.unknown(reason)];
     }
     vec![
         match sync_latencies(host) {
@@ -43,6 +51,10 @@ pub fn findings(host: &Host) -> Vec<Finding> {
         match write_speed(host) {
             Ok(megabytes) => judge_speed(speed, megabytes),
             Err(error) => speed.unknown(format!("not measured: {error}")),
+        },
+        match reads::measure(&host.data, LARGE, READERS, LONGEST / 8) {
+            Ok(reads) => judge_reads(read, &reads),
+            Err(error) => read.unknown(format!("not measured: {error}")),
         },
     ]
 }
@@ -109,6 +121,21 @@ fn judge_speed(finding: Finding, megabytes: f64) -> Finding {
     }
 }
 
+fn judge_reads(finding: Finding, reads: &reads::Reads) -> Finding {
+    let seen = format!(
+        "median {} alone; {READERS} at once: 99.9 % within {}",
+        latency(reads.median_us),
+        latency(reads.p999_us)
+    );
+    match reads.median_us {
+        us if us <= 1_000.0 => finding.ok(seen),
+        us if us <= 15_000.0 => {
+            finding.warn(seen, "a solid-state disk; on a hypervisor, a local or faster volume")
+        }
+        _ => finding.bad(seen, "a solid-state disk; on a hypervisor, a local or faster volume"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::Status;
@@ -119,7 +146,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let host = Host::new(std::path::Path::new("/"), folder.path());
         let findings = findings(&host);
-        assert_eq!(findings.len(), 2);
+        assert_eq!(findings.len(), 3);
         assert!(findings.iter().all(|f| !f.seen.contains("NaN")));
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
     }
@@ -131,6 +158,10 @@ mod tests {
             [1.0, 300.0, 9_000.0, 50_000.0].map(sync),
             [Status::Warn, Status::Ok, Status::Warn, Status::Bad]
         );
+        let read = |us: f64| {
+            judge_reads(Finding::new("x", "y"), &reads::Reads { median_us: us, p999_us: us, count: 1 }).status
+        };
+        assert_eq!([80.0, 9_000.0, 40_000.0].map(read), [Status::Ok, Status::Warn, Status::Bad]);
         let speed = |mb: f64| judge_speed(Finding::new("x", "y"), mb).status;
         assert_eq!([900.0, 50.0, 5.0].map(speed), [Status::Ok, Status::Warn, Status::Bad]);
     }

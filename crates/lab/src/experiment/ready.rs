@@ -39,12 +39,14 @@ const READY: &[Ready] = experiments![
     "change-stream",
     "torment",
     "torment-sharded",
+    "ycsb",
     "ycsb-a",
     "ycsb-b",
     "ycsb-c",
     "ycsb-d",
     "ycsb-e",
     "ycsb-f",
+    "at-size",
 ];
 
 /// All of them.

@@ -120,6 +120,10 @@ pub struct ServerOptions {
     pub journal: Option<bool>,
     /// Gigabytes: `--cacheSizeGB`, of mongod `--wiredTigerCacheSizeGB`.
     pub cache_gb: Option<f64>,
+    /// Megabytes (2^20) of memory, page cache included, at full scale: each server is put into a control group of its
+    /// own with that limit, and its cache is a quarter of it unless `cache_gb` says otherwise. It shrinks with
+    /// `--scale`, but not below 256.
+    pub memory_mb: Option<u64>,
     /// Megabytes: `--oplogSize`.
     pub oplog_mb: Option<u64>,
     /// `--keyFile`, and TLS: of files that are made for the run.
@@ -201,7 +205,17 @@ impl Variation {
     }
 }
 
+/// No server is given less memory, in megabytes, unless the experiment itself says so.
+const LEAST_MEMORY_MB: u64 = 256;
+
 impl ServerOptions {
+    /// The limit of memory in bytes, at this scale.
+    pub fn memory_bytes(&self, scale: f64) -> Option<u64> {
+        let full = self.memory_mb?;
+        let scaled = (full as f64 * scale).round() as u64;
+        Some(scaled.max(LEAST_MEMORY_MB.min(full)) << 20)
+    }
+
     /// These options, and where they say nothing those of `base`.
     pub fn over(&self, base: &ServerOptions) -> ServerOptions {
         let mut parameters = base.parameters.clone();
@@ -209,6 +223,7 @@ impl ServerOptions {
         ServerOptions {
             journal: self.journal.or(base.journal),
             cache_gb: self.cache_gb.or(base.cache_gb),
+            memory_mb: self.memory_mb.or(base.memory_mb),
             oplog_mb: self.oplog_mb.or(base.oplog_mb),
             secured: self.secured.or(base.secured),
             parameters,

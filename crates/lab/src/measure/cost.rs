@@ -36,9 +36,38 @@ pub fn queued_seconds() -> f64 {
 
 /// Resident bytes of a process; `None` when it is gone.
 pub fn resident_bytes(pid: u32) -> Option<u64> {
+    status_bytes(pid, "VmRSS:")
+}
+
+fn status_bytes(pid: u32, name: &str) -> Option<u64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix(name))?;
     Some(line.split_whitespace().next()?.parse::<u64>().ok()? * 1024)
+}
+
+/// Bytes that a process has had read from disk and written to it, dirtied pages that were dropped before they came there
+/// not counted; `None` when it is gone or another's.
+pub fn disk_bytes(pid: u32) -> Option<Disk> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/io")).ok()?;
+    let number = |name: &str| {
+        text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')?.trim().parse::<u64>().ok())
+    };
+    let dropped = number("cancelled_write_bytes")?;
+    Some(Disk { read: number("read_bytes")?, written: number("write_bytes")?.saturating_sub(dropped) })
+}
+
+/// The most memory that a process was resident with, in bytes; `None` when it is gone.
+pub fn peak_bytes(pid: u32) -> Option<u64> {
+    status_bytes(pid, "VmHWM:")
+}
+
+/// See [`disk_bytes`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Disk {
+    /// Bytes read.
+    pub read: u64,
+    /// Bytes written.
+    pub written: u64,
 }
 
 /// A server that may be ended and started again, with another process number then.
@@ -87,6 +116,16 @@ impl ServerProcess {
             Some(pid) => cpu_seconds(pid).map(|now| now + lives.spent_s),
             None => Some(lives.spent_s),
         }
+    }
+
+    /// What it has read from disk and written in this life; `None` when it does not run.
+    pub fn disk_bytes(&self) -> Option<Disk> {
+        disk_bytes(self.pid()?)
+    }
+
+    /// The most that it was resident with in this life; `None` when it does not run.
+    pub fn peak_bytes(&self) -> Option<u64> {
+        peak_bytes(self.pid()?)
     }
 
     /// Resident bytes; `None` when it does not run.
@@ -189,6 +228,8 @@ mod tests {
         let pid = std::process::id();
         assert!(resident_bytes(pid).unwrap() > 100_000);
         assert!(cpu_seconds(pid).is_some());
+        assert!(peak_bytes(pid) >= resident_bytes(pid) && disk_bytes(u32::MAX - 1).is_none());
+        assert!(disk_bytes(pid).is_some());
         let before = own_cpu_seconds();
         let mut sum = 0u64;
         while own_cpu_seconds() == before {

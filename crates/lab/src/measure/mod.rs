@@ -9,6 +9,7 @@ pub mod generator;
 mod load;
 pub mod monitor;
 mod recorder;
+pub mod stalls;
 pub mod trace;
 
 pub use load::{Arrival, Load, Pace, Span, Ticket};

@@ -109,6 +109,10 @@ impl Watch {
         if let Some(bytes) = self.server.process.as_ref().and_then(ServerProcess::resident_bytes) {
             figures.insert("resident_mb".to_owned(), bytes as f64 / (1 << 20) as f64);
         }
+        if let Some(disk) = self.server.process.as_ref().and_then(ServerProcess::disk_bytes) {
+            figures.insert("disk_read_mb".to_owned(), disk.read as f64 / 1e6);
+            figures.insert("disk_written_mb".to_owned(), disk.written as f64 / 1e6);
+        }
         self.server_status(&mut figures);
         if !figures.is_empty() {
             self.samples.push((now, figures));

@@ -224,6 +224,12 @@ impl Trace {
         gaps
     }
 
+    /// Operations that succeeded.
+    pub fn count(&self) -> u64 {
+        let slots = self.parts.iter().filter_map(OnceLock::get).flat_map(|part| &part.slots);
+        slots.flat_map(|slot| &slot.buckets).map(|bucket| u64::from(bucket.load(Ordering::Relaxed))).sum()
+    }
+
     /// How it went in this stretch, by tenths of a second.
     pub fn moments(&self, stretch: std::ops::Range<u64>) -> Vec<Moment> {
         let first = stretch.start / SLOT_MS;

@@ -25,6 +25,7 @@ pub fn page(run: &RunResult) -> String {
         "</section>
 ",
     );
+    body.push_str(&aims(run));
     for section in panels::sections(run) {
         let _ = write!(
             body,
@@ -156,6 +157,30 @@ fn metrics(run: &RunResult) -> String {
         let _ = writeln!(html, "<p class=\"note\">{spread}</p>");
     }
     html
+}
+
+/// The figures that have an aim.
+fn aims(run: &RunResult) -> String {
+    let names = view::row_names(run);
+    let mut rows = String::new();
+    for view::Aimed { row, metric, median, aim, met } in view::aims(run) {
+        let (class, word) = if met { ("ok", "met") } else { ("failed", "missed") };
+        let _ = writeln!(
+            rows,
+            "<tr><td>{}</td><td>{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"{class}\">{word}</td></tr>",
+            escape(&names[row]),
+            escape(&metric.name),
+            escape(&figure(median, &metric.unit)),
+            escape(&figure(aim, &metric.unit))
+        );
+    }
+    if rows.is_empty() {
+        return String::new();
+    }
+    format!(
+        "<section id=\"aims\"><h2>Aims</h2><div class=\"panel scroll\"><table class=\"checks\"><tr><th>row</th><th>figure</th>\
+         <th class=\"n\">measured</th><th class=\"n\">aim</th><th></th></tr>\n{rows}</table></div></section>\n"
+    )
 }
 
 fn metric_cell(row: &Row, name: &str) -> String {

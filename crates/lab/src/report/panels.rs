@@ -48,6 +48,13 @@ pub fn sections(run: &RunResult) -> Vec<Section> {
             latency_over_time(run),
         ),
         (
+            "stalls",
+            "Stalls",
+            "Each time of more than 100 ms in which operations of a kind were under way and none succeeded: when it began, and how \
+             long it lasted. From the repetition in the middle.",
+            stalls(run),
+        ),
+        (
             "percentiles",
             "Latency by percentile",
             "All repetitions together; each step to the right is another nine. The line ends at the worst operation.",
@@ -263,6 +270,25 @@ fn latency_over_time(run: &RunResult) -> Vec<Plot> {
     plots
 }
 
+fn stalls(run: &RunResult) -> Vec<Plot> {
+    let subjects = subjects(run);
+    let wide = subjects.len() == 1;
+    let plot = |(operation, subjects): (String, Vec<Subject>)| {
+        let dots = |subject: &Subject| {
+            let stalls = subject.row.repetitions.get(view::typical(subject.row)).map(|r| r.stalls.as_slice());
+            let own = stalls.unwrap_or_default().iter().filter(|stall| stall.operation == subject.operation);
+            let points: Vec<(f64, f64)> = own.map(|stall| (stall.at_s, stall.ms * 1e3)).collect();
+            subject
+                .series(line_of(points).into_iter().map(|line| Line { style: Style::Dots, ..line }).collect())
+        };
+        let series: Vec<Series> = subjects.iter().filter_map(dots).collect();
+        let (x, y) = (time_axis(&series, &[]), latency_axis(&series));
+        let title = if operation.is_empty() { "all operations".to_owned() } else { operation };
+        Plot { title, note: String::new(), wide, x, y, series, marks: Vec::new() }
+    };
+    subjects.into_iter().map(plot).collect()
+}
+
 fn line_of(points: Vec<(f64, f64)>) -> Vec<Line> {
     if points.is_empty() {
         return Vec::new();
@@ -362,9 +388,11 @@ fn steps(run: &RunResult) -> Vec<Plot> {
 
 /// What is drawn of the servers: the figure's name in the samples, its title, the axis' title, whether it is a counter of which
 /// the change per second is drawn.
-const SERVER_FIGURES: [(&str, &str, &str, bool); 3] = [
+const SERVER_FIGURES: [(&str, &str, &str, bool); 5] = [
     ("cpu_percent", "processor", "% of one processor", false),
     ("resident_mb", "memory", "MB resident", false),
+    ("disk_written_mb", "written to disk", "MB per second", true),
+    ("disk_read_mb", "read from disk", "MB per second", true),
     ("opcounters.insert", "inserts", "documents per second", true),
 ];
 

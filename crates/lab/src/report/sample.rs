@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::results::{
     Better, Check, CommandLine, Environment, Fault, Metric, Moment, Operation, Rate, Repetition, Row,
-    RunResult, SCHEMA, Second, ServerSeries, Step,
+    RunResult, SCHEMA, Second, ServerSeries, Stall, Step,
 };
 
 /// Numbers that look like chance and are the same each time.
@@ -105,7 +105,7 @@ fn row(name: &str, speed: f64, us: f64, seed: u64) -> Row {
 }
 
 fn metric(name: &str, unit: &str, better: Better, values: Vec<f64>) -> Metric {
-    Metric { name: name.into(), unit: unit.into(), better: Some(better), values }
+    Metric { name: name.into(), unit: unit.into(), better: Some(better), values, aim: None }
 }
 
 fn repetition(speed: f64, us: f64, noise: &mut Noise) -> Repetition {
@@ -126,6 +126,7 @@ fn repetition(speed: f64, us: f64, noise: &mut Noise) -> Repetition {
         server_cpu_s: Some(71.0),
         disk_bytes: BTreeMap::from([("127.0.0.1:27018".into(), 1_734_000_123)]),
         faults: vec![fault(us, noise)],
+        stalls: vec![Stall { operation: "write".into(), at_s: 31.5, ms: 2013.0 }],
     }
 }
 

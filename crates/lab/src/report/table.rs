@@ -18,6 +18,11 @@ pub fn table(run: &RunResult, width: usize) -> String {
     let (full, short) = (metrics(run, true), metrics(run, false));
     let grid = if full.fits(width) || !short.fits(width) { full } else { short };
     text.push_str(&grid.print(width));
+    let aims = aims(run);
+    if !aims.is_empty() {
+        text.push_str("\nAims\n");
+        text.push_str(&aims.print(width));
+    }
     let latencies = latencies(run);
     if !latencies.is_empty() {
         text.push_str("\nLatency by operation, all repetitions together\n");
@@ -98,6 +103,24 @@ fn metric_text(row: &Row, name: &str, spread: bool) -> String {
         return middle;
     }
     format!("{middle} ({})", range(summary.min, summary.max, &metric.unit, "-"))
+}
+
+/// The figures that have an aim.
+fn aims(run: &RunResult) -> Grid {
+    let columns = ["row", "figure", "measured", "aim", ""];
+    let align = |name: &&str| if matches!(*name, "measured" | "aim") { Align::Right } else { Align::Left };
+    let mut grid = Grid::new(columns.iter().map(|name| ((*name).to_owned(), align(name))).collect());
+    let names = view::row_names(run);
+    for view::Aimed { row, metric, median, aim, met } in view::aims(run) {
+        grid.row(vec![
+            names[row].clone(),
+            metric.name.clone(),
+            figure(median, &metric.unit),
+            figure(aim, &metric.unit),
+            if met { "met" } else { "MISSED" }.to_owned(),
+        ]);
+    }
+    grid
 }
 
 /// A line per operation, below its row's name; columns of zeros are left out.

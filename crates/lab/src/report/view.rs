@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::results::{Metric, Operation, Repetition, Row, RunResult};
+use crate::results::{Better, Metric, Operation, Repetition, Row, RunResult};
 use crate::stats::median;
 
 /// A name for each row: the target is added when there is more than one.
@@ -29,21 +29,56 @@ pub fn metric_columns(run: &RunResult) -> Vec<(&str, &str)> {
     columns
 }
 
-/// The only row of a run as several, when its metrics are named "group: figure" ("w:1: p99"): a row per group.
+/// Rows with at most so many metrics are left as they are, where there are several.
+const FEW_METRICS: usize = 12;
+
+/// Each row of a run as several, when its metrics are named "group: figure" ("w:1: p99"): a row per group.
 ///
 /// Such a run measures several things one after the other on the same server; side by side they can be read.
 pub fn pivoted(run: &RunResult) -> Option<RunResult> {
-    let [row] = run.rows.as_slice() else { return None };
+    let several = run.rows.len() > 1;
+    if several && run.rows.iter().any(|row| row.failed.is_some() || row.metrics.len() <= FEW_METRICS) {
+        return None;
+    }
     let mut rows: Vec<Row> = Vec::new();
-    for metric in &row.metrics {
-        let (group, figure) = metric.name.rsplit_once(": ")?;
-        let index = rows.iter().position(|r| r.name == group).unwrap_or_else(|| {
-            rows.push(Row { name: group.to_owned(), target: row.target.clone(), ..Row::default() });
-            rows.len() - 1
-        });
-        rows[index].metrics.push(Metric { name: figure.to_owned(), ..metric.clone() });
+    for row in &run.rows {
+        let first = rows.len();
+        for metric in &row.metrics {
+            let (group, figure) = metric.name.rsplit_once(": ")?;
+            let name = if several { format!("{}, {group}", row.name) } else { group.to_owned() };
+            let index = rows[first..].iter().position(|r| r.name == name).unwrap_or_else(|| {
+                rows.push(Row { name, target: row.target.clone(), ..Row::default() });
+                rows.len() - 1 - first
+            });
+            rows[first + index].metrics.push(Metric { name: figure.to_owned(), ..metric.clone() });
+        }
     }
     (rows.len() > 1).then(|| RunResult { rows, ..run.clone() })
+}
+
+/// A figure with an aim: its row, its name, its median, the aim, and whether it is met.
+pub struct Aimed<'a> {
+    /// Index of the row.
+    pub row: usize,
+    /// The figure.
+    pub metric: &'a Metric,
+    /// Its median.
+    pub median: f64,
+    /// What it should be, or better.
+    pub aim: f64,
+    /// Whether it is.
+    pub met: bool,
+}
+
+/// Every figure that has an aim.
+pub fn aims(run: &RunResult) -> Vec<Aimed<'_>> {
+    let all = run.rows.iter().enumerate().flat_map(|(row, r)| r.metrics.iter().map(move |m| (row, m)));
+    all.filter_map(|(row, metric)| {
+        let (aim, median) = (metric.aim?, median(&metric.values)?);
+        let met = if metric.better == Some(Better::Higher) { median >= aim } else { median <= aim };
+        Some(Aimed { row, metric, median, aim, met })
+    })
+    .collect()
 }
 
 /// Names of all kinds of operations, in order of appearance; of an only row, in the order of its metrics.
@@ -172,6 +207,19 @@ mod tests {
     }
 
     #[test]
+    fn aims_are_met_or_not_by_their_direction() {
+        let with = |better, aim, value| Metric { better, aim, values: vec![value], ..Metric::default() };
+        let metrics = vec![
+            with(Some(Better::Lower), Some(250.0), 250.0),
+            with(Some(Better::Lower), Some(250.0), 251.0),
+            with(Some(Better::Higher), Some(0.9), 1.0),
+            with(Some(Better::Higher), None, 1.0),
+        ];
+        let run = RunResult { rows: vec![Row { metrics, ..Row::default() }], ..RunResult::default() };
+        assert_eq!(aims(&run).iter().map(|aim| aim.met).collect::<Vec<_>>(), [true, false, true]);
+    }
+
+    #[test]
     fn groups_of_an_only_row_become_rows() {
         let only = row(&["w:0: p50", "w:0: max", "j:true: p50", "j:true: max"], &["j:true", "w:0", "other"]);
         let run = RunResult { rows: vec![only.clone()], ..RunResult::default() };
@@ -182,6 +230,13 @@ mod tests {
         assert_eq!(operation_names(&run), ["w:0", "j:true", "other"]);
         let twice = RunResult { rows: vec![only.clone(), only], ..RunResult::default() };
         assert!(super::pivoted(&twice).is_none());
+        // Many figures of several rows stand below each other, too.
+        let many: Vec<String> = (0..7).flat_map(|n| ["A", "B"].map(|part| format!("{part}: {n}"))).collect();
+        let many: Vec<&str> = many.iter().map(String::as_str).collect();
+        let row_of = |name: &str| Row { name: name.into(), ..row(&many, &[]) };
+        let two = RunResult { rows: vec![row_of("1 KB"), row_of("16 KB")], ..RunResult::default() };
+        let names: Vec<String> = super::pivoted(&two).unwrap().rows.into_iter().map(|r| r.name).collect();
+        assert_eq!(names, ["1 KB, A", "1 KB, B", "16 KB, A", "16 KB, B"]);
         let plain = RunResult { rows: vec![row(&["p50", "w:0: max"], &[])], ..RunResult::default() };
         assert!(super::pivoted(&plain).is_none());
     }

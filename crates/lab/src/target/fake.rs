@@ -90,6 +90,7 @@ pub(crate) fn running(count: usize, folder: &Path, journal: &Journal) -> (Runnin
         nodes: fakes.iter().map(|fake| fake.address.clone()).collect(),
         members: fakes.iter().map(member).collect(),
         links: Some(Links::start(&addresses).unwrap()),
+        warnings: Vec::new(),
     };
     (running, fakes)
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use sheaf_bson::{DocBuf, doc, json};
 
-use super::{Access, LaunchOptions, Member, Process, Running, name_of};
+use super::{Access, LaunchOptions, Member, MemoryGroup, Process, Running, name_of};
 use crate::client::{Client, Connection, ConnectionString};
 use crate::cluster::Links;
 use crate::database::Database;
@@ -51,6 +51,7 @@ pub(super) fn bring_up(
         nodes: Vec::new(),
         members: Vec::new(),
         links,
+        warnings: Vec::new(),
     };
     let sharded = servers.iter().any(|(part, _)| *part == Part::Router);
     let set = if variation.topology.members.unwrap_or(0) > 0 || sharded { Some(SET) } else { None };
@@ -139,7 +140,7 @@ impl Launch<'_> {
             let set = if part == Part::Set { self.set.map(str::to_owned) } else { part.set_name() };
             let place =
                 Place { part, set, config: &config, number: *number, address: addresses[*number], peers };
-            let process = start(self, &running.access, &place)?;
+            let process = start(self, &running.access, &place, &mut running.warnings)?;
             let data = part.is_set().then(|| process.data.clone());
             running.members.push(Member { address: process.address.clone(), part, arbiter, data });
             running.processes.push(process);
@@ -263,7 +264,12 @@ struct Place<'a> {
     peers: Option<String>,
 }
 
-fn start(launch: &Launch<'_>, access: &Access, place: &Place<'_>) -> Result<Process> {
+fn start(
+    launch: &Launch<'_>,
+    access: &Access,
+    place: &Place<'_>,
+    warnings: &mut Vec<String>,
+) -> Result<Process> {
     let Launch { program, server, options, journal, .. } = launch;
     // A name of its own for each, also when several runs share the folder.
     let data = tempfile::Builder::new()
@@ -287,7 +293,9 @@ fn start(launch: &Launch<'_>, access: &Access, place: &Place<'_>) -> Result<Proc
     if server.journal == Some(false) && place.set.is_none() {
         command.arg("--nojournal");
     }
-    if let Some(gb) = server.cache_gb {
+    let memory = server.memory_bytes(options.scale);
+    let cache_gb = server.cache_gb.or(memory.map(cache_gb));
+    if let Some(gb) = cache_gb {
         command.args(["--wiredTigerCacheSizeGB", &gb.to_string()]);
     }
     if let Some(mb) = server.oplog_mb {
@@ -304,7 +312,32 @@ fn start(launch: &Launch<'_>, access: &Access, place: &Place<'_>) -> Result<Proc
         command.args(["--setParameter", &format!("{name}={}", value.trim_end())]);
     }
     command.args(server.flags.iter().flatten());
-    Process::start(command, place.address.to_string(), data, options.keep, journal)
+    let group = memory.and_then(|bytes| group(bytes, journal, warnings));
+    Process::start_in(group, command, place.address.to_string(), data, options.keep, journal)
+}
+
+/// The cache of a server whose memory is limited: a quarter of it, as Sheaf takes by itself.
+fn cache_gb(memory: u64) -> f64 {
+    let quarter = memory as f64 / 4.0 / f64::from(1 << 30);
+    (quarter * 1e4).round() / 1e4
+}
+
+/// A group with this limit; where none can be made, the cache's size is all that is limited, and the run says so.
+fn group(bytes: u64, journal: &Journal, warnings: &mut Vec<String>) -> Option<MemoryGroup> {
+    match MemoryGroup::make(bytes) {
+        Ok(group) => {
+            journal.note("shell", group.shell_text());
+            Some(group)
+        }
+        Err(why) => {
+            warnings.push(format!(
+                "no control group could be made to limit the server's memory to {} MB ({why}): only its cache is limited, \
+                 and the page cache holds what it likes",
+                bytes >> 20
+            ));
+            None
+        }
+    }
 }
 
 /// The configuration of a new set.

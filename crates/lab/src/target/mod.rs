@@ -3,6 +3,7 @@
 mod access;
 #[cfg(test)]
 pub(crate) mod fake;
+mod group;
 mod launch;
 mod postgres;
 mod process;
@@ -24,6 +25,7 @@ use crate::part::Part;
 use crate::stop::Stop;
 
 pub use access::Access;
+pub use group::MemoryGroup;
 pub(crate) use launch::configuration;
 pub use process::Process;
 pub(crate) use process::{quoted, shell_text};
@@ -114,6 +116,8 @@ pub struct LaunchOptions {
     pub data: PathBuf,
     /// Data folders stay, and servers are shut down in order instead of being killed.
     pub keep: bool,
+    /// `--scale`, for what limits a server.
+    pub scale: f64,
 }
 
 /// A server of a target, as a workload or a check sees it.
@@ -147,6 +151,8 @@ pub struct Running {
     pub members: Vec<Member>,
     /// The links between the members, when they go through proxies.
     pub links: Option<Links>,
+    /// What could not be done as the experiment asks for.
+    pub warnings: Vec<String>,
 }
 
 impl Running {
@@ -202,6 +208,7 @@ pub fn bring_up(
             nodes: Vec::new(),
             members: Vec::new(),
             links: None,
+            warnings: Vec::new(),
         }),
     }
 }
@@ -232,6 +239,7 @@ fn attach(to: &ConnectionString) -> Result<Running> {
         nodes,
         members,
         links: None,
+        warnings: Vec::new(),
     })
 }
 

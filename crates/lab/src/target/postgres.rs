@@ -52,6 +52,7 @@ pub(super) fn bring_up(options: &LaunchOptions, journal: &Journal, stop: &Stop) 
         processes: vec![process],
         members: Vec::new(),
         links: None,
+        warnings: Vec::new(),
     })
 }
 

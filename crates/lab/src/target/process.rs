@@ -6,11 +6,12 @@ use std::io::Write;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
+use super::MemoryGroup;
 use crate::error::{Error, Result};
 use crate::journal::Journal;
 use crate::measure::cost::ServerProcess;
@@ -34,6 +35,8 @@ pub struct Process {
     arguments: Vec<OsString>,
     life: Mutex<Option<Life>>,
     guard: Guard,
+    /// What limits its memory. It is removed when the process is down, so it stands behind all else.
+    pub group: Option<Arc<MemoryGroup>>,
 }
 
 /// A process that runs, until it is ended by us.
@@ -53,7 +56,7 @@ const GUARD: &str = r#"trap "" INT TERM HUP
 pid=none
 while read -r line; do [ "$line" = done ] && exit; pid=$line; done
 [ "$pid" = none ] || kill -9 "$pid"
-sleep 1; rm -rf -- "$@""#;
+sleep 1; rm -rf -- "$@"; [ -z "$GROUP" ] || rmdir -- "$GROUP""#;
 
 /// How long an orderly shutdown may take.
 const SHUTDOWN: Duration = Duration::from_secs(60);
@@ -88,8 +91,24 @@ impl Process {
         keep: bool,
         journal: &Journal,
     ) -> Result<Process> {
+        Process::start_in(None, command, address, data, keep, journal)
+    }
+
+    /// The same in a control group, which all its lives are in.
+    pub(super) fn start_in(
+        group: Option<MemoryGroup>,
+        command: Command,
+        address: String,
+        data: PathBuf,
+        keep: bool,
+        journal: &Journal,
+    ) -> Result<Process> {
         let log = data.with_extension("log");
-        let guard = Guard::start(&[&data, &log].map(PathBuf::as_path), keep)?;
+        let guard = Guard::start(&[&data, &log].map(PathBuf::as_path), keep, group.as_ref())?;
+        let command = match &group {
+            Some(group) => group.joined(&command),
+            None => command,
+        };
         let process = Process {
             guard,
             address,
@@ -100,6 +119,7 @@ impl Process {
             program: command.get_program().to_owned(),
             arguments: command.get_args().map(ToOwned::to_owned).collect(),
             life: Mutex::new(None),
+            group: group.map(Arc::new),
         };
         process.start_again(journal)?;
         Ok(process)
@@ -263,8 +283,9 @@ impl Life {
 }
 
 impl Guard {
-    fn start(files: &[&Path], keep: bool) -> Result<Guard> {
+    fn start(files: &[&Path], keep: bool, group: Option<&MemoryGroup>) -> Result<Guard> {
         let shell = Command::new("sh")
+            .env("GROUP", group.map_or("".as_ref(), |group| group.folder().as_os_str()))
             .args(["-c", GUARD, "guard"])
             .args(files.iter().filter(|_| !keep))
             .stdin(Stdio::piped())

@@ -47,6 +47,11 @@ pub trait Workload: Send + Sync {
     /// The columns of the table, in order.
     fn metrics(&self, context: &Context) -> Vec<Figure>;
 
+    /// Whether it tells of stalls: for a closed loop in which somebody always asks for something.
+    fn looks_for_stalls(&self) -> bool {
+        false
+    }
+
     /// Whether it runs on PostgreSQL too.
     fn knows_postgresql(&self) -> bool {
         false

@@ -22,22 +22,30 @@ pub struct Figure {
     pub better: Option<Better>,
     /// The value.
     pub value: f64,
+    /// What it should be, or better.
+    pub aim: Option<f64>,
 }
 
 impl Figure {
+    /// With what it should be.
+    #[must_use]
+    pub fn aim(self, aim: f64) -> Figure {
+        Figure { aim: Some(aim), ..self }
+    }
+
     /// A figure of which more is better.
     pub fn higher(name: impl Into<String>, unit: &'static str, value: f64) -> Figure {
-        Figure { name: name.into(), unit, better: Some(Better::Higher), value }
+        Figure { name: name.into(), unit, better: Some(Better::Higher), value, aim: None }
     }
 
     /// A figure of which less is better.
     pub fn lower(name: impl Into<String>, unit: &'static str, value: f64) -> Figure {
-        Figure { name: name.into(), unit, better: Some(Better::Lower), value }
+        Figure { name: name.into(), unit, better: Some(Better::Lower), value, aim: None }
     }
 
     /// A figure without a good direction.
     pub fn plain(name: impl Into<String>, unit: &'static str, value: f64) -> Figure {
-        Figure { name: name.into(), unit, better: None, value }
+        Figure { name: name.into(), unit, better: None, value, aim: None }
     }
 }
 

@@ -19,6 +19,7 @@ mod insert_latency;
 mod ladder;
 mod list_append;
 mod load;
+mod memory;
 mod mixed_kv;
 mod most_replicaset;
 mod most_single;
@@ -33,6 +34,7 @@ mod ycsb;
 pub use contract::Workload;
 use figure::latencies;
 pub use figure::{Figure, MAY_LACK};
+pub use memory::Memory;
 
 /// Makes a workload.
 type Make = fn() -> Box<dyn Workload>;
@@ -46,6 +48,7 @@ const ALL: &[(&str, Make)] = &[
     ("bench-run", || Box::<bench_run::BenchRun>::default()),
     ("bulk-import", || Box::<bulk_import::BulkImport>::default()),
     ("ycsb", || Box::<ycsb::Ycsb>::default()),
+    ("at-size", || Box::<ycsb::AtSize>::default()),
     ("bank", || Box::<bank::Bank>::default()),
     ("list-append", || Box::<list_append::ListAppend>::default()),
     ("register", || Box::<register::Register>::default()),

@@ -3,6 +3,7 @@
 mod environment;
 mod html;
 mod matching;
+mod moved;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -104,6 +105,11 @@ impl Comparison {
     /// The comparison as one HTML page that needs nothing but a browser.
     pub fn html(&self) -> String {
         html::page(self)
+    }
+
+    /// Which rows moved, and how many did not.
+    pub fn summary(&self) -> String {
+        moved::summary(self)
     }
 
     /// How many differences to expect where nothing changed, so that a reader does not trust each one blindly.

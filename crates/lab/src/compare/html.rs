@@ -11,6 +11,7 @@ use crate::stats::{Ratio, Summary};
 pub fn page(comparison: &Comparison) -> String {
     let [a, b] = comparison.heads.clone().map(|h| escape(&h));
     let mut body = format!("<h1>Comparison</h1><p><b>A</b> {a}<br><b>B</b> {b}</p>\n");
+    let _ = writeln!(body, "<p><strong>{}</strong></p>", escape(&comparison.summary()));
     if !comparison.warnings.is_empty() {
         let items: String = comparison.warnings.iter().map(|w| format!("<li>{}</li>", escape(w))).collect();
         let _ = writeln!(

@@ -9,6 +9,7 @@ use crate::stats::{Ratio, Summary};
 /// The whole comparison.
 pub fn table(comparison: &Comparison, width: usize) -> String {
     let mut text = format!("A  {}\nB  {}\n", comparison.heads[0], comparison.heads[1]);
+    let _ = writeln!(text, "{}", comparison.summary());
     for warning in &comparison.warnings {
         let _ = writeln!(text, "warning: {warning}");
     }

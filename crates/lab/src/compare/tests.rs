@@ -47,6 +47,44 @@ fn few_or_equal_repetitions_show_nothing() {
 }
 
 #[test]
+fn the_first_line_says_what_moved() {
+    let named = |name: &str, better, values: &[f64]| row(name, "sheaf 1", better, values);
+    let stalls = |values: &[f64]| {
+        let mut row = named("stalled", Better::Lower, values);
+        row.metrics[0].name = "gaps > 100 ms".into();
+        row.metrics[0].unit = String::new();
+        row
+    };
+    let a = run(vec![
+        named("faster", Better::Higher, &SLOW),
+        named("same", Better::Higher, &SLOW),
+        named("as ever", Better::Higher, &SLOW),
+        stalls(&[0.0; 5]),
+        named("once", Better::Higher, &SLOW[..1]),
+    ]);
+    let b = run(vec![
+        named("faster", Better::Higher, &FAST),
+        named("same", Better::Higher, &SLOW),
+        named("as ever", Better::Higher, &SLOW),
+        stalls(&[3.0, 2.0, 4.0, 3.0, 5.0]),
+        named("once", Better::Higher, &FAST[..1]),
+    ]);
+    let compared = compare(&a, &b);
+    let summary = compared.summary();
+    assert!(summary.starts_with("moved: faster (speed x 1.50 ["), "{summary}");
+    assert!(
+        summary.contains("] better); stalled (gaps > 100 ms 0 to 3 WORSE); did not move: 2 rows; "),
+        "{summary}"
+    );
+    assert!(summary.ends_with("cannot be told of so few repetitions: 1 row"), "{summary}");
+    assert_eq!(table::table(&compared, 200).lines().nth(2), Some(summary.as_str()));
+    assert!(compared.html().contains("did not move: 2 rows"));
+    let same =
+        compare(&run(vec![named("x", Better::Higher, &SLOW)]), &run(vec![named("x", Better::Higher, &SLOW)]));
+    assert_eq!(same.summary(), "moved: nothing; did not move: 1 row");
+}
+
+#[test]
 fn rows_find_their_partners() {
     let a = run(vec![
         row("x", "sheaf 0.1", Better::Higher, &SLOW),

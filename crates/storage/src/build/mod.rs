@@ -380,7 +380,7 @@ impl Core {
                     value.clear();
                     put_length(cursor.key().len(), &mut value);
                     value.extend_from_slice(type_bits);
-                    sorter.push(&[&index.ident.to_be_bytes(), key, cursor.key()], &value)?;
+                    sorter.push(index.ident, &[key, cursor.key()], &value)?;
                 }
             }
         }

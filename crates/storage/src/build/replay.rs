@@ -166,7 +166,7 @@ impl Core {
             value.clear();
             put_length(record_key.len(), &mut value);
             value.extend_from_slice(type_bits);
-            sorter.push(&[&index.ident.to_be_bytes(), key, record_key], &value)
+            sorter.push(index.ident, &[key, record_key], &value)
         })?;
         let (mut files, duplicates) = self.write_files(indexes, sorter, &folder.0, &|| Ok(()))?;
         if !duplicates.is_empty() {

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use sheaf_errors::Result;
 
 use crate::folder::file_error;
+use crate::keys::PREFIX;
 
 /// What an item takes besides its bytes.
 const ITEM_BYTES: usize = std::mem::size_of::<Item>();
@@ -21,7 +22,7 @@ const ITEM_BYTES: usize = std::mem::size_of::<Item>();
 const BUFFER_BYTES_MIN: usize = 16 << 10;
 const BUFFER_BYTES_MAX: usize = 1 << 20;
 
-/// Items that are sorted in one go: a few milliseconds of work. The slices are merged when they are read.
+/// Items that are sorted in one go: a few milliseconds of work.
 #[cfg(not(test))]
 const SLICE_ITEMS: usize = 32 << 10;
 #[cfg(test)]
@@ -32,11 +33,18 @@ const ITEM_COST: u32 = 8;
 
 #[derive(Clone, Copy)]
 struct Item {
-    /// First bytes of the key, as a number in the same order: most comparisons end there.
+    /// The eight bytes of the key behind what all keys of the group begin with, as a number in the same order: nearly all
+    /// comparisons end there, and none of them reads the key, which would be a miss of the processor's cache.
     head: u64,
     at: usize,
     key_len: u32,
     value_len: u32,
+}
+
+impl Item {
+    fn key<'b>(&self, bytes: &'b [u8]) -> &'b [u8] {
+        &bytes[self.at..self.at + self.key_len as usize]
+    }
 }
 
 /// Takes items in any order and gives them back sorted.
@@ -46,28 +54,43 @@ pub(super) struct Sorter {
     /// Items and their bytes stay below this.
     memory_bytes: usize,
     bytes: Vec<u8>,
-    items: Vec<Item>,
+    /// Items by the number that their keys begin with. Those of one index begin alike, and those of two do not.
+    groups: Vec<(u32, Vec<Item>)>,
+    /// All that are in groups.
+    count: usize,
     runs: Vec<PathBuf>,
 }
 
 impl Sorter {
     /// `dir` exists and is this sorter's own.
     pub fn new(dir: &Path, memory_bytes: usize) -> Sorter {
-        Sorter { dir: dir.to_owned(), memory_bytes, bytes: Vec::new(), items: Vec::new(), runs: Vec::new() }
+        Sorter {
+            dir: dir.to_owned(),
+            memory_bytes,
+            bytes: Vec::new(),
+            groups: Vec::new(),
+            count: 0,
+            runs: Vec::new(),
+        }
     }
 
-    /// Adds an item whose key is these parts one after another.
-    pub fn push(&mut self, key: &[&[u8]], value: &[u8]) -> Result<()> {
-        let key_len: usize = key.iter().map(|part| part.len()).sum();
+    /// Adds an item whose key is the number `ident` and these parts, one after another.
+    pub fn push(&mut self, ident: u32, key: &[&[u8]], value: &[u8]) -> Result<()> {
+        let key_len: usize = PREFIX + key.iter().map(|part| part.len()).sum::<usize>();
         let size = key_len + value.len();
-        if self.bytes.len() + size + (self.items.len() + 1) * ITEM_BYTES > self.memory_bytes {
+        if self.bytes.len() + size + (self.count + 1) * ITEM_BYTES > self.memory_bytes {
             self.spill()?;
         }
         let at = self.bytes.len();
+        self.bytes.extend_from_slice(&ident.to_be_bytes());
         key.iter().for_each(|part| self.bytes.extend_from_slice(part));
         self.bytes.extend_from_slice(value);
-        let head = head_of(&self.bytes[at..at + key_len]);
-        self.items.push(Item { head, at, key_len: key_len as u32, value_len: value.len() as u32 });
+        let item = Item { head: 0, at, key_len: key_len as u32, value_len: value.len() as u32 };
+        self.count += 1;
+        match self.groups.iter_mut().find(|(known, _)| *known == ident) {
+            Some((_, items)) => items.push(item),
+            None => self.groups.push((ident, vec![item])),
+        }
         Ok(())
     }
 
@@ -77,42 +100,35 @@ impl Sorter {
         self.runs.len()
     }
 
-    /// Sorts slice by slice, so that whoever waits for the index can be stopped in between.
+    /// Sorts what is in memory, in pieces, so that whoever waits for the index can be stopped in between.
     fn sort(&mut self) -> Result<()> {
-        let bytes = &self.bytes;
-        let key = |item: &Item| &bytes[item.at..item.at + item.key_len as usize];
-        for slice in self.items.chunks_mut(SLICE_ITEMS) {
-            sheaf_meter::check()?;
-            slice.sort_unstable_by(|a, b| a.head.cmp(&b.head).then_with(|| key(a).cmp(key(b))));
+        self.groups.sort_unstable_by_key(|(ident, _)| *ident);
+        for (_, items) in &mut self.groups {
+            set_heads(items, &self.bytes)?;
+            sort_items(items, &self.bytes)?;
         }
         Ok(())
     }
 
-    /// Hands over the items of all slices in order.
+    /// Hands over all items, which are sorted.
     fn in_order(&self, mut each: impl FnMut(&Item) -> Result<()>) -> Result<()> {
-        let slices = self.items.chunks(SLICE_ITEMS);
-        let mut slices: BinaryHeap<_> =
-            slices.filter_map(|slice| Slice::at_next(&self.bytes, slice.iter())).map(Reverse).collect();
-        while let Some(mut first) = slices.peek_mut() {
+        for item in self.groups.iter().flat_map(|(_, items)| items) {
             sheaf_meter::tick(ITEM_COST)?;
-            each(&first.0.item)?;
-            match Slice::at_next(&self.bytes, first.0.rest.clone()) {
-                Some(next) => first.0 = next,
-                None => drop(PeekMut::pop(first)),
-            }
+            each(item)?;
         }
         Ok(())
     }
 
     fn spill(&mut self) -> Result<()> {
-        if self.items.is_empty() {
+        if self.count == 0 {
             return Ok(());
         }
         self.sort()?;
         let path = self.dir.join(format!("{:06}.run", self.runs.len()));
         self.write_run(&path)?;
         self.runs.push(path);
-        self.items.clear();
+        self.groups.iter_mut().for_each(|(_, items)| items.clear());
+        self.count = 0;
         self.bytes.clear();
         Ok(())
     }
@@ -143,7 +159,7 @@ impl Sorter {
         }
         self.spill()?;
         self.bytes = Vec::new();
-        self.items = Vec::new();
+        self.groups = Vec::new();
         let buffer = (self.memory_bytes / self.runs.len()).clamp(BUFFER_BYTES_MIN, BUFFER_BYTES_MAX);
         let mut heap = BinaryHeap::new();
         for path in &self.runs {
@@ -162,42 +178,83 @@ impl Sorter {
     }
 }
 
-/// A sorted slice of the items in memory, at one of them.
-struct Slice<'s> {
-    item: Item,
-    key: &'s [u8],
-    rest: std::slice::Iter<'s, Item>,
+/// Sets the heads of items of one group, behind what all of their keys begin with: a date has the same first bytes for years.
+fn set_heads(items: &mut [Item], bytes: &[u8]) -> Result<()> {
+    let Some(first) = items.first().map(|item| item.key(bytes)) else { return Ok(()) };
+    let mut common = first.len();
+    for slice in items.chunks(SLICE_ITEMS) {
+        sheaf_meter::check()?;
+        for item in slice {
+            let pairs = first[..common].iter().zip(item.key(bytes));
+            common = pairs.take_while(|(one, other)| one == other).count();
+        }
+    }
+    for slice in items.chunks_mut(SLICE_ITEMS) {
+        sheaf_meter::check()?;
+        slice.iter_mut().for_each(|item| item.head = head_of(&item.key(bytes)[common..]));
+    }
+    Ok(())
 }
 
-impl<'s> Slice<'s> {
-    fn at_next(bytes: &'s [u8], mut rest: std::slice::Iter<'s, Item>) -> Option<Self> {
-        let item = *rest.next()?;
-        Some(Slice { item, key: &bytes[item.at..item.at + item.key_len as usize], rest })
+/// Sorts items of one group: by a byte of their heads into parts that are sorted in one go.
+fn sort_items(items: &mut [Item], bytes: &[u8]) -> Result<()> {
+    sheaf_meter::check()?;
+    let Some(first) = items.first().map(|item| item.head) else { return Ok(()) };
+    let different = items.iter().fold(0, |all, item| all | (item.head ^ first));
+    if items.len() <= SLICE_ITEMS || different == 0 {
+        sort_slice(items, bytes);
+        return Ok(());
+    }
+    // The first byte in which two heads differ.
+    let shift = different.ilog2() / 8 * 8;
+    for part in partition(items, shift) {
+        sort_items(&mut items[part], bytes)?;
+    }
+    Ok(())
+}
+
+/// Brings items with the same byte of their heads together, in the order of the bytes, and gives where they are.
+fn partition(items: &mut [Item], shift: u32) -> Vec<std::ops::Range<usize>> {
+    let byte = |item: &Item| (item.head >> shift) as u8 as usize;
+    let mut counts = [0; 256];
+    items.iter().for_each(|item| counts[byte(item)] += 1);
+    let mut parts = Vec::with_capacity(256);
+    let mut from = 0;
+    for count in counts {
+        parts.push(from..from + count);
+        from += count;
+    }
+    // Each part fills from its start: what is there goes to its own part, until something comes that belongs there.
+    let mut next: Vec<usize> = parts.iter().map(|part| part.start).collect();
+    for (value, part) in parts.iter().enumerate() {
+        while next[value] < part.end {
+            let at = next[value];
+            let to = byte(&items[at]);
+            items.swap(at, next[to]);
+            next[to] += 1;
+        }
+    }
+    parts.retain(|part| !part.is_empty());
+    parts
+}
+
+/// Sorts items of one group in one go. Those with one head come in the order in which they were added, which is mostly that of
+/// their keys: documents are read in the order of their names, and these stand at the keys' ends.
+fn sort_slice(items: &mut [Item], bytes: &[u8]) {
+    items.sort_unstable_by_key(|item| (item.head, item.at));
+    for alike in items.chunk_by_mut(|one, other| one.head == other.head).filter(|alike| alike.len() > 1) {
+        alike.sort_unstable_by(|one, other| one.key(bytes).cmp(other.key(bytes)));
     }
 }
 
-impl PartialEq for Slice<'_> {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other).is_eq()
-    }
-}
-impl Eq for Slice<'_> {}
-impl PartialOrd for Slice<'_> {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-impl Ord for Slice<'_> {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        self.item.head.cmp(&other.item.head).then_with(|| self.key.cmp(other.key))
-    }
-}
-
+/// The first bytes as a number in the same order. What ends before sorts as if zeros followed; equal heads are decided by the
+/// whole keys.
 fn head_of(key: &[u8]) -> u64 {
-    // A key that ends within the head sorts as if zeros followed; equal heads are decided by the whole keys.
+    if let Some(head) = key.first_chunk() {
+        return u64::from_be_bytes(*head);
+    }
     let mut head = [0; 8];
-    let len = key.len().min(8);
-    head[..len].copy_from_slice(&key[..len]);
+    head[..key.len()].copy_from_slice(key);
     u64::from_be_bytes(head)
 }
 
@@ -257,20 +314,30 @@ mod tests {
         #[test]
         fn gives_everything_back_in_order(
             items in prop::collection::vec((prop::collection::vec(0u8..4, 0..12), prop::collection::vec(any::<u8>(), 0..5)), 0..400),
+            idents in prop::collection::vec(any::<u32>(), 1..4),
+            common in prop::collection::vec(any::<u8>(), 0..12),
+            ordered: bool,
             memory in 200usize..20_000,
         ) {
+            let mut items = items;
+            if ordered {
+                items.sort();
+            }
+            let ident = |at: usize| idents[at % idents.len()];
+            let full = |at: usize, key: &[u8]| [&ident(at).to_be_bytes()[..], &common, key].concat();
             let dir = tempfile::tempdir().unwrap();
             let mut sorter = Sorter::new(dir.path(), memory);
-            for (key, value) in &items {
+            for (at, (key, value)) in items.iter().enumerate() {
                 let (head, tail) = key.split_at(key.len() / 2);
-                sorter.push(&[head, tail], value).unwrap();
+                sorter.push(ident(at), &[&common, head, tail], value).unwrap();
             }
-            let room: usize = items.iter().map(|(key, value)| key.len() + value.len() + ITEM_BYTES).sum();
+            let mut expected: Vec<_> =
+                items.iter().enumerate().map(|(at, (key, value))| (full(at, key), value.clone())).collect();
+            let room: usize = expected.iter().map(|(key, value)| key.len() + value.len() + ITEM_BYTES).sum();
             prop_assert_eq!(sorter.spilled() > 0, room > memory);
             let mut found = Vec::new();
             sorter.finish(|key, value| { found.push((key.to_vec(), value.to_vec())); Ok(()) }).unwrap();
             let keys: Vec<_> = found.iter().map(|(key, _)| key.clone()).collect();
-            let mut expected = items;
             expected.sort();
             prop_assert_eq!(&keys, &expected.iter().map(|(key, _)| key.clone()).collect::<Vec<_>>());
             found.sort();

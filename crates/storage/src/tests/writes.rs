@@ -465,3 +465,28 @@ fn retryable_statements_are_remembered() {
     check(&engine);
     check(&open(crash_copy(dir.path()).path()));
 }
+
+#[test]
+fn many_changes_are_several_commits() {
+    let (dir, engine) = fresh();
+    build(&engine, C, &index_spec(doc! { "a": 1 }, "a_1", doc! {})).unwrap();
+    let appends = || engine.stats().log_appends;
+    let before = appends();
+    let mut unit = engine.write(GO_ON);
+    let collection = unit.collection(C).unwrap().unwrap();
+    for n in 0..9000 {
+        unit.insert(&collection, doc! { "_id": n, "a": n }.as_raw()).unwrap();
+    }
+    // A document and a key of an index each.
+    assert_eq!(appends() - before, 2);
+    unit.commit().unwrap();
+    assert_eq!(appends() - before, 3);
+    let mut unit = engine.write(GO_ON);
+    for n in 0..9000 {
+        change(&mut unit, C, n, None).unwrap();
+    }
+    unit.commit().unwrap();
+    assert_eq!(appends() - before, 6);
+    assert_valid(&engine, C);
+    assert!(all(&open(crash_copy(dir.path()).path()), C).is_empty());
+}

@@ -34,6 +34,10 @@ use crate::write::{
 /// From so much on what is pending is counted with the operation's memory.
 const COUNTED_BYTES: usize = 1 << 20;
 
+/// What is pending is committed when it has come to so many changes of keys. Whoever else commits waits for that long: some ten
+/// milliseconds.
+const PENDING_CHANGES_MAX: usize = 8 << 10;
+
 /// Room in a batch for keys and index entries of a small document.
 const SMALL_BATCH_BYTES: usize = 256;
 
@@ -327,11 +331,14 @@ impl<'i> WriteUnit<'i> {
         self.counts.add(&collection.state, op.counts());
     }
 
-    /// Commits what is pending where it is much, or where there is no memory for it.
+    /// Commits what is pending where it is much, would keep others waiting, or has no memory.
     fn flush_what_is_large(&mut self) -> Result<()> {
-        let pending = self.payload.len() + self.batch.as_ref().map_or(0, WriteBatch::size_in_bytes);
-        if pending > COUNTED_BYTES
-            && (!self.count(pending) || pending > self.core.base.options.pending_bytes())
+        let (changes, bytes) =
+            self.batch.as_ref().map_or((0, 0), |batch| (batch.len(), batch.size_in_bytes()));
+        let pending = self.payload.len() + bytes;
+        if changes >= PENDING_CHANGES_MAX
+            || pending > COUNTED_BYTES
+                && (!self.count(pending) || pending > self.core.base.options.pending_bytes())
         {
             self.flush()?;
         }

@@ -1,6 +1,6 @@
 //! Which busy connections get a thread of their own.
 //!
-//! As many as there are processors, and only while no more than these are busy: a few clients gain by being woken directly, but
+//! Some for each processor, and only while no more than these are busy: a few clients gain by being woken directly, but
 //! many are served faster by the reactor, which takes all the messages that have come since it last looked, without a
 //! switch between threads for each.
 
@@ -13,6 +13,7 @@ const CROWDED: Duration = Duration::from_secs(1);
 /// Counts the connections that have threads.
 pub struct BusyConnections {
     limit: usize,
+    processors: usize,
     threads: AtomicUsize,
     start: Instant,
     /// Milliseconds after `start`.
@@ -24,6 +25,7 @@ impl BusyConnections {
     pub fn new(limit: usize) -> Self {
         BusyConnections {
             limit,
+            processors: std::thread::available_parallelism().map_or(1, usize::from),
             threads: AtomicUsize::new(0),
             start: Instant::now(),
             crowded_until: AtomicU64::new(0),
@@ -39,6 +41,11 @@ impl BusyConnections {
         // A look at the clock is needed only after there was a crowd.
         let until = self.crowded_until.load(Ordering::Relaxed);
         until != 0 && self.now() < until
+    }
+
+    /// Whether there is a processor for each of these threads and one for its client.
+    pub fn is_roomy(&self) -> bool {
+        self.threads.load(Ordering::Relaxed) * 2 <= self.processors
     }
 
     /// Asks for a thread; [`BusyConnections::leave`] gives it back.

@@ -23,6 +23,7 @@ use crate::dispatch;
 use crate::front::Front;
 use crate::message::{Message, Place};
 use crate::outcome::RequestOutcome;
+use crate::patience::Patience;
 use crate::reactor::{LONG_BYTES, give_way};
 use crate::role::{Role, Wait};
 use crate::stream::{Shared, Socket};
@@ -83,6 +84,7 @@ pub async fn serve<S: Socket>(stream: S, client: Arc<Client>, role: Arc<dyn Role
         filled: 0,
         early: Vec::new(),
         quick: 0,
+        patience: Patience::new(),
     };
     let (Some(mut connection), Some(data)) = (connection.serve().await, data) else { return };
     connection.control = false;
@@ -129,6 +131,8 @@ struct Connection<S> {
     greeted: bool,
     /// Messages in a row that came in quick succession.
     quick: u32,
+    /// How its thread waits for messages, if it has one.
+    patience: Patience,
 }
 
 /// What to send, and what then.
@@ -212,6 +216,7 @@ impl<S: Socket> Connection<S> {
             let moved = self.stream.to_thread(BUSY_SILENCE, DIRECT_WRITE_PATIENCE);
             let mut result = moved.map_err(|error| error.to_string()).map(|()| Pause::Silent);
             if result.is_ok() {
+                self.patience = Patience::new();
                 result = runtime.block_on(self.run());
             }
             if let Err(error) = self.stream.to_reactor() {
@@ -250,6 +255,7 @@ impl<S: Socket> Connection<S> {
     }
 
     async fn run(&mut self) -> Result<Pause, String> {
+        let mut arrived = None;
         loop {
             let direct = self.stream.is_direct();
             let idle_since = Instant::now();
@@ -262,7 +268,12 @@ impl<S: Socket> Connection<S> {
             if self.client.is_stranger.load(Ordering::Relaxed) {
                 self.front.strangers.spoke(&self.client);
             }
-            let busy = !direct && self.is_busy(idle_since.elapsed());
+            let now = Instant::now();
+            let waited = now - idle_since;
+            if direct && let Some(before) = arrived.replace(now) {
+                self.patience.message(now, idle_since - before, waited, self.front.busy.is_roomy());
+            }
+            let busy = !direct && self.is_busy(waited);
             if self.control && (busy || !self.asks_for_control(&self.buffer[..length])) {
                 return Ok(Pause::Data);
             }

@@ -82,7 +82,7 @@ impl Default for FrontOptions {
             argv: Vec::new(),
             parsed: sheaf_bson::DocBuf::new(),
             write_timeout: Duration::from_secs(300),
-            busy_threads: std::thread::available_parallelism().map_or(2, usize::from),
+            busy_threads: 4 * std::thread::available_parallelism().map_or(1, usize::from),
         }
     }
 }

@@ -12,7 +12,7 @@ use std::os::unix::net::UnixStream as DirectUnix;
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -34,6 +34,9 @@ pub trait Socket: AsyncRead + AsyncWrite + Unpin + Send + 'static {
     fn to_thread(&mut self, _silence: Duration, _patience: Duration) -> io::Result<()> {
         Ok(())
     }
+
+    /// Where a thread has it: looks for bytes to read again and again, for so long at most, without sleeping.
+    fn look_for_bytes(&self, _at_most: Duration) {}
 
     /// Takes the socket from its reactor, to give it to another one.
     fn leave_reactor(&mut self) -> io::Result<()> {
@@ -74,6 +77,10 @@ impl<S: Socket> Socket for Shared<S> {
 
     fn to_thread(&mut self, silence: Duration, patience: Duration) -> io::Result<()> {
         self.0.lock().to_thread(silence, patience)
+    }
+
+    fn look_for_bytes(&self, at_most: Duration) {
+        self.0.lock().look_for_bytes(at_most);
     }
 
     fn leave_reactor(&mut self) -> io::Result<()> {
@@ -156,6 +163,14 @@ impl Socket for ClientStream {
         socket.set_write_timeout(Some(patience))
     }
 
+    fn look_for_bytes(&self, at_most: Duration) {
+        match self {
+            ClientStream::DirectTcp(stream) => look_for_bytes(stream, at_most),
+            ClientStream::DirectUnix(stream) => look_for_bytes(stream, at_most),
+            _ => {}
+        }
+    }
+
     fn to_reactor(&mut self) -> io::Result<()> {
         *self = match std::mem::replace(self, ClientStream::Lost) {
             ClientStream::DirectTcp(stream) => {
@@ -179,6 +194,17 @@ impl Socket for ClientStream {
             ClientStream::DirectUnix(stream) => is_gone(stream),
             ClientStream::Lost => true,
         }
+    }
+}
+
+/// Until there is something to read, or the other side has gone. (It does not yield: whoever yields stands behind everybody
+/// who wants the processor at all, for milliseconds.)
+fn look_for_bytes(socket: impl AsFd, at_most: Duration) {
+    let began = Instant::now();
+    let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+    let mut asked = [PollFd::new(&socket, PollFlags::IN)];
+    while poll(&mut asked, Some(&at_once)).is_ok_and(|ready| ready == 0) && began.elapsed() < at_most {
+        std::hint::spin_loop();
     }
 }
 

@@ -91,6 +91,9 @@ impl<S: Socket> Connection<S> {
             return Err(format!("a message is too slow: {} bytes", self.filled));
         }
         if self.stream.is_direct() {
+            if let Some(time) = self.patience.look() {
+                self.stream.look_for_bytes(time);
+            }
             return match self.stream.read(&mut self.buffer[self.filled..]).await {
                 Ok(n) => Ok(Some(n)),
                 Err(error) if is_timeout(&error) => Ok(None),

@@ -6,8 +6,8 @@
 //! machine once [`Log::sync`] has returned after it.
 //!
 //! Where every entry is synced by itself, the file is filled with zeros ahead of the entries ([`Log::make_room`]): then a
-//! sync writes a page that is there already, and no new length of the file. What is behind the last entry is zeros or
-//! torn, never an old entry.
+//! sync writes a page that is there already, and no new length of the file. Segments that are not needed any more give their
+//! files to new ones. What is behind the last entry is zeros, torn, or entries of another segment, which the salt of this one does not fit.
 //!
 //! Recovery ([`Log::open`]) cuts a torn tail at the last whole entry. Telling a torn tail from damage
 //! is possible because every entry also says up to which index the log was durable when it was
@@ -19,9 +19,10 @@
 //! entry    = length:u32 crc:u32 term:u64 index:u64 time:u64 behind:u32 check:u32 payload[length]
 //! ```
 //!
-//! `behind` is how far the log was durable, counted back from the index. `check` covers the header and the segment's salt,
-//! which nobody outside knows: no bytes that a client has sent can pass for an entry. Segments of version 1 have neither
-//! (`0:u64`, `durable:u64`); they are read, and go on as they began.
+//! `behind` is how far the log was durable, counted back from the index. `check` covers the header and the segment's salt (from
+//! version 3 on the header's with `first_index` in it), which nobody outside knows: no bytes that a client has sent can pass for an
+//! entry. Segments of version 1 have neither (`0:u64`, `durable:u64`); they are read, and go on as they began. Version 4 says that the
+//! file was another segment's before.
 
 #![forbid(unsafe_code)]
 
@@ -35,8 +36,10 @@ mod reader;
 mod recover;
 mod segment;
 mod shared;
+mod spares;
 #[cfg(test)]
 mod tests;
+mod write;
 
 pub use entry::{Entry, HEADER_LEN};
 pub use log::{Log, Options, Recovered, Stats};

@@ -1,7 +1,7 @@
 //! The writing side: append, sync, retention, cutting.
 
 use std::fs::{self, File};
-use std::io::{IoSlice, Seek, SeekFrom, Write};
+use std::io::IoSlice;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,10 +19,12 @@ use crate::reader::Reader;
 use crate::recover::recover;
 use crate::segment::{SEGMENT_HEADER_LEN, Segment, list, sync_dir};
 use crate::shared::{Shared, first_index};
+use crate::spares::Spares;
+use crate::write::{PAGE_BYTES, write_all, write_entry, zeros};
 use crate::{Error, Result};
 
-/// What one `write` of several entries may carry: the kernel takes 1024 pieces, two for each.
-const RUN_ENTRIES: usize = 512;
+/// What one `write` of several entries may carry: the kernel takes 1024 pieces, two for each and one for zeros.
+const RUN_ENTRIES: usize = 511;
 const RUN_BYTES: u64 = 4 << 20;
 
 /// So often a segment is tried to be made where there is no descriptor for it, a little longer apart each time.
@@ -37,12 +39,14 @@ pub struct Options {
     pub segment_bytes: u64,
     /// Segments are kept, newest first, until they make up this many bytes.
     pub retain_bytes: u64,
+    /// So many files of segments that are not kept are held for new ones. Default 4.
+    pub spare_segments: usize,
 }
 
 impl Options {
     /// Defaults for this folder.
     pub fn new(dir: impl Into<PathBuf>) -> Self {
-        Options { dir: dir.into(), segment_bytes: 64 << 20, retain_bytes: 990 << 20 }
+        Options { dir: dir.into(), segment_bytes: 64 << 20, retain_bytes: 990 << 20, spare_segments: 4 }
     }
 }
 
@@ -83,6 +87,7 @@ pub struct Log {
     dir: Arc<File>,
     /// Nor must the next segment, unless what was kept back for it is gone as well.
     reserve: Reserve,
+    spares: Spares,
     retain_bytes: AtomicU64,
     writer: Mutex<Writer>,
     shared: Arc<Shared>,
@@ -100,12 +105,18 @@ const SMALL_SYNC_BYTES: u64 = 128 << 10;
 
 struct Writer {
     file: Arc<File>,
-    /// That of the current segment.
+    /// That of the log...
+    base: Salt,
+    /// ...and that of the current segment.
     salt: Salt,
     /// Where the next entry goes in the current segment.
     offset: u64,
-    /// Up to where the current segment is zeros behind `offset`, if that is further.
+    /// Up to where the current segment has bytes behind `offset` already, if that is further: zeros, or...
     zeroed: u64,
+    /// ...entries of the segment that its file was before, up to here.
+    old: u64,
+    /// Up to where pages of these have been written whole.
+    written: u64,
     /// Up to where the current segment has its place on the disk, if that is further still.
     reserved: u64,
     /// `offset` when room was last asked for.
@@ -117,6 +128,26 @@ struct Writer {
     /// Counts the changes of the folder; up to which of them it was synced.
     folder_changes: u64,
     folder_synced: u64,
+}
+
+impl Writer {
+    /// How many zeros to write behind the next `size` bytes: to the end of a page that has other entries than this segment's.
+    fn padding(&mut self, size: u64) -> usize {
+        let end = self.offset + size;
+        let page = end.next_multiple_of(PAGE_BYTES);
+        if end <= self.written || page > self.old {
+            return 0;
+        }
+        self.written = page;
+        (page - end) as usize
+    }
+
+    /// Has the current segment's file end behind its last entry.
+    fn end_file(&mut self) -> std::io::Result<()> {
+        self.file.set_len(self.offset)?;
+        (self.zeroed, self.reserved, self.old) = (self.offset, self.offset, 0);
+        Ok(())
+    }
 }
 
 impl Log {
@@ -141,6 +172,7 @@ impl Log {
         fs::create_dir_all(&options.dir).map_err(|e| Error::io("creating the log folder", e))?;
         let dir = Arc::new(File::open(&options.dir).map_err(|e| Error::io("opening the log folder", e))?);
         let reserve = Reserve::for_writer(&dir);
+        let spares = Spares::open(&options.dir, options.spare_segments)?;
         let (mut segments, torn) = list(&options.dir)?;
         let tail = recover(&mut segments, torn, applied)?;
         let continues = segments
@@ -160,16 +192,18 @@ impl Log {
                 segments[last].open_at_end(&reserve)?
             }
             _ => {
-                let salt = segments.last().map_or(Salt(0), |segment| segment.salt);
+                let base = segments.last().map_or(Salt(0), |segment| segment.base);
                 for old in segments.drain(..) {
                     fs::remove_file(&old.path).map_err(|e| Error::io("removing an old segment", e))?;
                 }
-                let (segment, file) = Segment::create(&options.dir, tail.last.index + 1, salt, &reserve)?;
+                let (segment, file, _) =
+                    Segment::create(&options.dir, tail.last.index + 1, base, &reserve, &spares)?;
                 segments.push(segment);
                 file
             }
         };
-        let (offset, salt) = segments.last().map_or((SEGMENT_HEADER_LEN, Salt(0)), |s| (s.bytes, s.salt));
+        let newest = segments.last().expect("a log has a segment at all times");
+        let (offset, base, salt) = (newest.bytes, newest.base, newest.salt);
         let zeroed = file.metadata().map_err(|e| Error::io("reading a segment's length", e))?.len();
         let shared = Shared::new(ReadFiles::new(&dir), segments, tail.last.index, applied.index);
         shared.files_synced.store(files_synced, Ordering::Relaxed);
@@ -177,9 +211,12 @@ impl Log {
         let writer = Writer {
             unsynced: vec![file.clone()],
             file,
+            base,
             salt,
             offset,
             zeroed,
+            old: 0,
+            written: 0,
             reserved: zeroed,
             room_asked: offset,
             last: tail.last,
@@ -187,7 +224,7 @@ impl Log {
             folder_synced: 0,
         };
         let retain_bytes = AtomicU64::new(options.retain_bytes);
-        let log = Log { options, dir, reserve, retain_bytes, writer: Mutex::new(writer), shared };
+        let log = Log { options, dir, reserve, spares, retain_bytes, writer: Mutex::new(writer), shared };
         // From here on it counts as durable.
         log.sync()?;
         Ok((log, Recovered { last: tail.last, cut_bytes: tail.cut_bytes }))
@@ -203,7 +240,8 @@ impl Log {
         let at = following(writer.last, term, time);
         let header =
             Header::encode(at, self.shared.durable_index.load(Ordering::Acquire), parts, writer.salt);
-        let written = write_entry(&writer.file, &header, parts);
+        let padding = writer.padding(size);
+        let written = write_entry(&writer.file, &header, parts, writer.offset, padding);
         let place = (at, writer.offset);
         self.appended(&mut writer, written, &[place], size)?;
         Ok(at)
@@ -234,7 +272,8 @@ impl Log {
         let pairs = headers.iter().zip(entries);
         let mut slices: Vec<IoSlice<'_>> =
             pairs.flat_map(|(header, (.., payload))| [IoSlice::new(header), IoSlice::new(payload)]).collect();
-        let written = write_all(&writer.file, &mut slices);
+        slices.push(zeros(writer.padding(size)));
+        let written = write_all(&writer.file, &mut slices, writer.offset);
         self.appended(&mut writer, written, &places, size)?;
         Ok((headers.len(), at))
     }
@@ -279,14 +318,14 @@ impl Log {
             return Ok(());
         }
         let ahead = (end + RESERVED_BYTES).min(self.options.segment_bytes).max(end);
-        for to in [ahead, end] {
+        for to in [ahead, end, end] {
             let reserve = || rustix::fs::fallocate(&writer.file, FallocateFlags::KEEP_SIZE, from, to - from);
             match rustix::io::retry_on_intr(reserve) {
                 Ok(()) => {
                     writer.reserved = to;
                     return Ok(());
                 }
-                Err(Errno::NOSPC | Errno::DQUOT) if to > end => {}
+                Err(Errno::NOSPC | Errno::DQUOT) if to > end || self.spares.clear() => {}
                 // The file system reserves nothing.
                 Err(Errno::OPNOTSUPP | Errno::NOSYS) => return Ok(()),
                 Err(error) => return Err(Error::io("reserving space", error.into())),
@@ -304,12 +343,11 @@ impl Log {
         size: u64,
     ) -> Result<()> {
         if let Err(error) = written {
-            let mut file = &*writer.file;
-            let back = file.set_len(writer.offset).and_then(|()| file.seek(SeekFrom::Start(writer.offset)));
-            (writer.zeroed, writer.reserved) = (writer.offset, writer.offset);
-            if back.is_err() {
+            if writer.end_file().is_err() {
                 self.shared.failed.store(true, Ordering::Release);
             }
+            // Whatever the disk lacks, it has that much more.
+            self.spares.clear();
             return Err(Error::io("appending", error));
         }
         let entries = places.len();
@@ -342,14 +380,15 @@ impl Log {
 
     fn next_segment(&self, writer: &mut Writer, first_index: u64) -> Result<()> {
         if writer.zeroed.max(writer.reserved) > writer.offset {
-            writer.file.set_len(writer.offset).map_err(|e| Error::io("closing a segment", e))?;
-            (writer.zeroed, writer.reserved) = (writer.offset, writer.offset);
+            writer.end_file().map_err(|e| Error::io("closing a segment", e))?;
         }
-        let (segment, file) = Segment::create(&self.options.dir, first_index, writer.salt, &self.reserve)?;
+        let (segment, file, length) =
+            Segment::create(&self.options.dir, first_index, writer.base, &self.reserve, &self.spares)?;
         writer.file = file;
-        writer.salt = segment.salt;
+        (writer.base, writer.salt) = (segment.base, segment.salt);
         writer.offset = segment.bytes;
-        (writer.zeroed, writer.reserved) = (segment.bytes, segment.bytes);
+        (writer.zeroed, writer.reserved) = (length, length);
+        (writer.old, writer.written) = (if segment.is_recycled() { length } else { 0 }, 0);
         writer.room_asked = segment.bytes;
         writer.unsynced.push(writer.file.clone());
         writer.folder_changes += 1;
@@ -494,9 +533,7 @@ impl Log {
             }
         }
         self.shared.files.close(|id| removed.iter().any(|segment| segment.id == id));
-        for segment in &removed {
-            fs::remove_file(&segment.path).map_err(|e| Error::io("removing an old segment", e))?;
-        }
+        self.spares.take_in(&removed, &self.dir)?;
         Ok(removed.len())
     }
 
@@ -541,7 +578,7 @@ impl Log {
         writer.file = file;
         writer.salt = segment.salt;
         writer.offset = end;
-        (writer.zeroed, writer.reserved) = (end, end);
+        (writer.zeroed, writer.reserved, writer.old) = (end, end, 0);
         writer.room_asked = end;
         writer.last = at;
         // Files before it may still have bytes that no sync has covered.
@@ -588,30 +625,4 @@ fn ends_at(segments: &[Segment], last: u64) -> bool {
         scanner.offset = end;
     }
     index == last
-}
-
-/// `writev` of header and parts until all is written.
-fn write_entry(file: &File, header: &[u8], parts: &[&[u8]]) -> std::io::Result<()> {
-    let slice =
-        |at: usize| IoSlice::new(if at == 0 { header } else { parts.get(at - 1).unwrap_or(&&[][..]) });
-    // Most entries have one part.
-    let mut few: [IoSlice<'_>; 4] = std::array::from_fn(slice);
-    if parts.len() < few.len() {
-        return write_all(file, &mut few[..parts.len() + 1]);
-    }
-    let mut many: Vec<IoSlice<'_>> = (0..=parts.len()).map(slice).collect();
-    write_all(file, &mut many)
-}
-
-fn write_all(mut file: &File, mut rest: &mut [IoSlice<'_>]) -> std::io::Result<()> {
-    IoSlice::advance_slices(&mut rest, 0);
-    while !rest.is_empty() {
-        match file.write_vectored(rest) {
-            Ok(0) => return Err(std::io::ErrorKind::WriteZero.into()),
-            Ok(n) => IoSlice::advance_slices(&mut rest, n),
-            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
-            Err(e) => return Err(e),
-        }
-    }
-    Ok(())
 }

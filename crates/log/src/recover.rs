@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crate::entry::{HEADER_LEN, Header, Salt};
 use crate::position::OpTime;
-use crate::segment::{MAGIC, SEGMENT_HEADER_LEN, Segment};
+use crate::segment::{MAGIC, SEGMENT_HEADER_LEN, Segment, VERSION, salt_of};
 use crate::shared::Shared;
 use crate::{Error, Result};
 
@@ -150,7 +150,9 @@ impl Scanner {
         let mut at = from;
         let begun = self.checksummed;
         let budget = FORGED_BYTES + (self.bytes.saturating_sub(from)).saturating_mul(2);
-        while let Some((_, header)) = self.head_at(at)? {
+        while let Some(next) = self.likely_head(at, index)? {
+            at = next;
+            let Some((_, header)) = self.head_at(at)? else { break };
             let candidate = header.filter(|header| {
                 (index + 2..index.saturating_add(AHEAD_MAX)).contains(&header.at.index)
                     && (index + 1..header.at.index).contains(&header.durable)
@@ -169,6 +171,26 @@ impl Scanner {
             at += 1;
         }
         Ok(false)
+    }
+
+    /// The first place from `at` on where the index of a header that [`Scanner::claims_more`] looks for can stand. Most places are passed over
+    /// here, by two comparisons.
+    fn likely_head(&mut self, mut at: u64, index: u64) -> Result<Option<u64>> {
+        const INDEX: usize = 16;
+        while at + (HEADER_LEN as u64) <= self.bytes {
+            let len = CHUNK.min((self.bytes - at) as usize);
+            let Some(bytes) = self.bytes_at(at, len)? else { return Ok(None) };
+            let places = len + 1 - HEADER_LEN;
+            let found = bytes[INDEX..].windows(8).take(places).position(|window| {
+                let found = u64::from_le_bytes(std::array::from_fn(|i| window[i]));
+                found.wrapping_sub(index + 2) < AHEAD_MAX
+            });
+            if let Some(found) = found {
+                return Ok(Some(at + found as u64));
+            }
+            at += places as u64;
+        }
+        Ok(None)
     }
 
     /// Whether the entry after `header` can stand at `end`, or the log ends there.
@@ -242,7 +264,10 @@ pub(crate) fn recover(segments: &mut Vec<Segment>, torn: Vec<Segment>, applied: 
                 _ => break,
             }
         }
-        if scanner.only_zeros(scanner.offset)? {
+        // What is behind the entries of a file that was another segment's before is that one's. It goes when the segment is full, which
+        // may have been lost.
+        let is_followed = at + 1 < whole && segments[at + 1].first_index == tail.last.index + 1;
+        if (segments[at].is_recycled() && is_followed) || scanner.only_zeros(scanner.offset)? {
             segments[at].bytes = scanner.offset;
         } else {
             cut(segments, at, &mut scanner, applied, &mut tail)?;
@@ -272,11 +297,14 @@ fn remove_unfinished(segment: &Segment, applied: OpTime) -> Result<()> {
         head.copy_from_slice(bytes);
     }
     // It may be the header's other bytes that are wrong.
-    scanner.salt = Salt(u64::from_le_bytes(std::array::from_fn(|at| head[24 + at])));
-    let held = applied.index >= segment.first_index
+    let base = Salt(u64::from_le_bytes(std::array::from_fn(|at| head[24 + at])));
+    let mut held = applied.index >= segment.first_index
         // Of a page that was written only the end can be missing.
-        || (head.starts_with(MAGIC) && !scanner.only_zeros(SEGMENT_HEADER_LEN)?)
-        || scanner.claims_more(SEGMENT_HEADER_LEN, segment.first_index.saturating_sub(1))?;
+        || (head.starts_with(MAGIC) && !scanner.only_zeros(SEGMENT_HEADER_LEN)?);
+    for version in [1, VERSION] {
+        scanner.salt = salt_of(version, segment.first_index, base);
+        held = held || scanner.claims_more(SEGMENT_HEADER_LEN, segment.first_index.saturating_sub(1))?;
+    }
     if held {
         let what = "the segment's header is not readable, but there are entries behind it".to_owned();
         return Err(Error::Damaged { segment: segment.name(), offset: 0, what });
@@ -310,7 +338,10 @@ fn cut(
         fs::remove_file(&later.path).map_err(|e| Error::io("removing a segment behind a torn tail", e))?;
     }
     let segment = &mut segments[at];
-    tail.cut_bytes += segment.bytes - offset;
+    // Another segment's entries, which were there before, are nothing that is lost.
+    if !segment.is_recycled() || matches!(scanner.head_at(offset)?, Some((_, Some(_)))) {
+        tail.cut_bytes += segment.bytes - offset;
+    }
     let file = segment.open(true)?;
     file.set_len(offset).and_then(|()| file.sync_all()).map_err(|e| Error::io("cutting a torn tail", e))?;
     segment.bytes = offset;

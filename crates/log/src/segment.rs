@@ -1,7 +1,6 @@
 //! Segment files: names, headers, the list of them.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{Seek, SeekFrom, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,11 +9,25 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::entry::Salt;
 use crate::files::Reserve;
 use crate::marks::Marks;
+use crate::spares::Spares;
 use crate::{Error, Result};
 
 pub(crate) const MAGIC: &[u8; 8] = b"SHEAFLOG";
-/// The version written. In version 1 segments have no salt, and headers no checks of their own.
-const VERSION: u32 = 2;
+/// Of a segment as this program makes it in a new file...
+pub(crate) const VERSION: u32 = 3;
+/// ...and in one that has been another segment: behind its entries are that one's.
+pub(crate) const VERSION_RECYCLED: u32 = 4;
+/// All entries have the log's salt. In version 1 there is none, and headers have no checks of their own.
+const VERSION_ONE_SALT: u32 = 2;
+
+/// The salt of a segment in a log with this one.
+pub(crate) fn salt_of(version: u32, first_index: u64, base: Salt) -> Salt {
+    if version <= VERSION_ONE_SALT || !base.checks() {
+        return base;
+    }
+    // Other than for every segment before it, also in the checksum (which tells all differences within 32 bits).
+    Salt(if base.0 == first_index { base.0 } else { base.0 ^ first_index })
+}
 
 /// Bytes of a segment before its first entry.
 pub(crate) const SEGMENT_HEADER_LEN: u64 = 32;
@@ -28,6 +41,10 @@ pub(crate) struct Segment {
     pub first_index: u64,
     /// Length of the file, as far as it is known to hold whole entries. Zeros may follow.
     pub bytes: u64,
+    /// Of its format.
+    pub version: u32,
+    /// The log's salt.
+    pub base: Salt,
     /// What the checks of its headers know.
     pub salt: Salt,
     /// The writer's file, while it writes here: readers need none of their own.
@@ -40,38 +57,52 @@ pub(crate) struct Segment {
 static IDS: AtomicU64 = AtomicU64::new(1);
 
 impl Segment {
-    fn new(path: PathBuf, first_index: u64, bytes: u64, salt: Salt) -> Segment {
+    fn new(path: PathBuf, first_index: u64, bytes: u64, version: u32, base: Salt) -> Segment {
         let id = IDS.fetch_add(1, Ordering::Relaxed);
-        Segment { id, path, first_index, bytes, salt, file: None, marks: Arc::default() }
+        let salt = salt_of(version, first_index, base);
+        Segment { id, path, first_index, bytes, version, base, salt, file: None, marks: Arc::default() }
     }
 
     pub fn name(&self) -> String {
         self.path.file_name().expect("a segment is a file").to_string_lossy().into_owned()
     }
 
-    /// Creates a segment file with its header. All segments have the same salt, so that one whose header is lost can still
-    /// be read; `before` is that of the segment before it. The folder is not synced here.
+    /// Whether what is behind its entries may be those of another segment.
+    pub fn is_recycled(&self) -> bool {
+        self.version == VERSION_RECYCLED
+    }
+
+    /// Creates a segment file with its header, in a spare one if there is one, and gives its length. All segments of a log have the same
+    /// `base`, so that one whose header is lost can still be read. The folder is not synced here.
     pub fn create(
         dir: &Path,
         first_index: u64,
-        before: Salt,
+        base: Salt,
         reserve: &Reserve,
-    ) -> Result<(Segment, Arc<File>)> {
+        spares: &Spares,
+    ) -> Result<(Segment, Arc<File>, u64)> {
         let path = dir.join(format!("{first_index:020}.log"));
-        let salt = if before.checks() { before } else { Salt::new() };
-        let what = || format!("creating {}", path.display());
-        let mut options = OpenOptions::new();
-        options.read(true).write(true).create(true).truncate(true);
-        let mut file = reserve.open(|| options.open(&path)).map_err(|e| Error::io(what(), e))?;
-        if let Err(error) = file.write_all(&segment_header(first_index, salt)) {
+        let base = if base.checks() { base } else { Salt::new() };
+        let failed = |e| Error::io(format!("creating {}", path.display()), e);
+        let (file, version) = match spares.open_as(&path, reserve) {
+            Some(file) => (file, VERSION_RECYCLED),
+            None => {
+                let mut options = OpenOptions::new();
+                options.read(true).write(true).create(true).truncate(true);
+                (reserve.open(|| options.open(&path)).map_err(failed)?, VERSION)
+            }
+        };
+        let header = segment_header(first_index, base, version);
+        let written = file.write_all_at(&header, 0).and_then(|()| Ok(file.metadata()?.len()));
+        let length = written.map_err(|error| {
             // Nothing of value is in the file; leaving it would only confuse the next start.
             let _ = fs::remove_file(&path);
-            return Err(Error::io(what(), error));
-        }
+            failed(error)
+        })?;
         let file = Arc::new(file);
-        let mut segment = Segment::new(path, first_index, SEGMENT_HEADER_LEN, salt);
+        let mut segment = Segment::new(path, first_index, SEGMENT_HEADER_LEN, version, base);
         segment.file = Some(file.clone());
-        Ok((segment, file))
+        Ok((segment, file, length))
     }
 
     pub fn open(&self, write: bool) -> Result<File> {
@@ -86,21 +117,22 @@ impl Segment {
     pub fn open_at_end(&mut self, reserve: &Reserve) -> Result<Arc<File>> {
         let what = |e| Error::io(format!("opening {}", self.path.display()), e);
         let options = OpenOptions::new().read(true).write(true).clone();
-        let mut file = reserve.open(|| options.open(&self.path)).map_err(what)?;
-        file.seek(SeekFrom::Start(self.bytes)).map_err(|e| Error::io("finding a segment's end", e))?;
-        let file = Arc::new(file);
+        let file = Arc::new(reserve.open(|| options.open(&self.path)).map_err(what)?);
         self.file = Some(file.clone());
         Ok(file)
     }
 }
 
-pub(crate) fn segment_header(first_index: u64, salt: Salt) -> [u8; SEGMENT_HEADER_LEN as usize] {
+pub(crate) fn segment_header(
+    first_index: u64,
+    base: Salt,
+    version: u32,
+) -> [u8; SEGMENT_HEADER_LEN as usize] {
     let mut header = [0; SEGMENT_HEADER_LEN as usize];
     header[..8].copy_from_slice(MAGIC);
-    let version: u32 = if salt.checks() { VERSION } else { 1 };
     header[8..12].copy_from_slice(&version.to_le_bytes());
     header[16..24].copy_from_slice(&first_index.to_le_bytes());
-    header[24..32].copy_from_slice(&salt.0.to_le_bytes());
+    header[24..32].copy_from_slice(&base.0.to_le_bytes());
     let crc = crc32c::crc32c(&header);
     header[12..16].copy_from_slice(&crc.to_le_bytes());
     header
@@ -120,17 +152,18 @@ pub(crate) fn list(dir: &Path) -> Result<(Vec<Segment>, Vec<Segment>)> {
             .and_then(|digits| digits.parse::<u64>().ok());
         let Some(first_index) = first_index else { continue };
         let bytes = fs::metadata(&path).map_err(|e| Error::io(what(), e))?.len();
-        segments.push(Segment::new(path, first_index, bytes, Salt(0)));
+        segments.push(Segment::new(path, first_index, bytes, 1, Salt(0)));
     }
     segments.sort_by_key(|segment| segment.first_index);
     let mut torn = None;
-    let mut salt = Salt(0);
+    let mut known = (1, Salt(0));
     for (at, segment) in segments.iter_mut().enumerate() {
         match check_header(segment)? {
-            Ok(own) => salt = own,
+            Ok(own) => known = own,
             Err(what) => torn = torn.or(Some((at, what))),
         }
-        segment.salt = salt;
+        (segment.version, segment.base) = known;
+        segment.salt = salt_of(segment.version, segment.first_index, segment.base);
     }
     match torn {
         None => Ok((segments, Vec::new())),
@@ -144,19 +177,21 @@ pub(crate) fn list(dir: &Path) -> Result<(Vec<Segment>, Vec<Segment>)> {
     }
 }
 
-fn check_header(segment: &Segment) -> Result<std::result::Result<Salt, String>> {
+/// Version and log's salt of a segment, or what is wrong with its header.
+fn check_header(segment: &Segment) -> Result<std::result::Result<(u32, Salt), String>> {
     let file = segment.open(false)?;
     let mut found = [0; SEGMENT_HEADER_LEN as usize];
     if segment.bytes < SEGMENT_HEADER_LEN {
         return Ok(Err("segment header is cut".into()));
     }
     file.read_exact_at(&mut found, 0).map_err(|e| Error::io("reading a segment header", e))?;
-    let salt = Salt(u64::from_le_bytes(std::array::from_fn(|i| found[24 + i])));
-    if found == segment_header(segment.first_index, salt) {
-        return Ok(Ok(salt));
-    }
+    let base = Salt(u64::from_le_bytes(std::array::from_fn(|i| found[24 + i])));
     let version = u32::from_le_bytes([found[8], found[9], found[10], found[11]]);
-    if found[..8] == *MAGIC && version > VERSION {
+    let checks = base.checks() == (version > 1);
+    if checks && version <= VERSION_RECYCLED && found == segment_header(segment.first_index, base, version) {
+        return Ok(Ok((version, base)));
+    }
+    if found[..8] == *MAGIC && version > VERSION_RECYCLED {
         // Only believed if the rest of the header is whole, else it is a flipped bit.
         let crc = u32::from_le_bytes([found[12], found[13], found[14], found[15]]);
         let mut plain = found;

@@ -53,21 +53,23 @@ impl Shared {
     pub fn read(&self, id: u64, bytes: &mut [u8], at: u64) -> Result<()> {
         let failed = |e| Error::io("reading a segment", e);
         self.read_bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
-        let path = {
+        let place = {
             let segments = lock(&self.segments);
             let Some(segment) = segments.iter().rfind(|segment| segment.id == id) else {
                 return Err(Error::Gone { first: first_index(&segments) });
             };
-            if let Some(file) = segment.file.clone() {
-                drop(segments);
-                return file.read_exact_at(bytes, at).map_err(failed);
+            match segment.file.clone() {
+                Some(file) => Ok(file),
+                None => Err(segment.path.clone()),
             }
-            segment.path.clone()
         };
-        let outcome = self.files.read(id, &path, bytes, at);
+        let outcome = match place {
+            Ok(file) => file.read_exact_at(bytes, at),
+            Err(path) => self.files.read(id, &path, bytes, at),
+        };
         let segments = lock(&self.segments);
         if !segments.iter().any(|segment| segment.id == id) {
-            // Removed meanwhile, perhaps before the file was opened.
+            // Removed meanwhile, perhaps before the file was opened. It may be another segment's by now.
             let first = first_index(&segments);
             drop(segments);
             self.files.close(|open| open == id);

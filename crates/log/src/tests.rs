@@ -1,3 +1,5 @@
+mod recycled;
+
 use std::fs;
 use std::path::Path;
 
@@ -9,7 +11,7 @@ use crate::segment::{list, segment_header};
 use crate::{Error, Log, OpTime, Options};
 
 fn options(dir: &Path) -> Options {
-    Options { dir: dir.to_owned(), segment_bytes: 400, retain_bytes: 0 }
+    Options { dir: dir.to_owned(), segment_bytes: 400, retain_bytes: 0, spare_segments: 2 }
 }
 
 fn entries(log: &Log, from: u64) -> Vec<(u64, Vec<u8>)> {
@@ -281,7 +283,7 @@ fn a_damaged_header_of_the_only_segment_is_damage() {
 #[test]
 fn a_first_segment_that_was_only_begun_is_made_anew() {
     let salt = Salt(7);
-    for bytes in [Vec::new(), vec![0; 10], vec![0; 4096], segment_header(1, salt)[..20].to_vec()] {
+    for bytes in [Vec::new(), vec![0; 10], vec![0; 4096], segment_header(1, salt, 2)[..20].to_vec()] {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join(format!("{:020}.log", 1)), bytes).unwrap();
         let (log, recovered) = Log::open(options(dir.path()), OpTime::default()).unwrap();
@@ -348,7 +350,7 @@ fn forged(len: usize, payload: usize, salt: Salt, whole: bool) -> Vec<u8> {
 /// A folder with one segment of version 1: two entries, the second with this payload and torn at its end.
 fn old_folder(payload: &[u8]) -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
-    let mut bytes = segment_header(1, Salt(0)).to_vec();
+    let mut bytes = segment_header(1, Salt(0), 1).to_vec();
     for (index, payload) in [(1, &b"first"[..]), (2, payload)] {
         bytes.extend_from_slice(&Header::encode(at(index), 0, &[payload], Salt(0)));
         bytes.extend_from_slice(payload);

@@ -12,7 +12,7 @@ const READERS: u64 = 200;
 const LIMIT: u64 = 64;
 
 fn options(dir: &Path) -> Options {
-    Options { dir: dir.to_owned(), segment_bytes: 400, retain_bytes: 1 << 20 }
+    Options { dir: dir.to_owned(), segment_bytes: 400, retain_bytes: 1 << 20, spare_segments: 2 }
 }
 
 fn append(log: &Log, count: u64) {

@@ -1,9 +1,11 @@
 //! RocksDB as this crate uses it: one database, four column families, no write-ahead log of its own.
 //!
+//! - [`direct`]: whether files can be written past the page cache;
 //! - [`sink`]: where changes of keys go;
 //! - [`listener`]: what RocksDB tells of its flushes and errors;
 //! - [`manifest`]: the end of its list of files after a power failure.
 
+mod direct;
 mod listener;
 mod manifest;
 pub(crate) mod sink;
@@ -87,6 +89,10 @@ impl Db {
         // One flush and one compaction, where the keys and blocks that each more of them holds would be too many.
         base.set_max_background_jobs(if options.is_small() { 2 } else { 4 });
         base.set_bytes_per_sync(1 << 20);
+        // What is flushed or compacted has been in memory already, and would drive out of the page cache what is read. It would also wait
+        // there to be written, all at once, while the log's syncs stand behind it.
+        base.set_use_direct_io_for_flush_and_compaction(path.parent().is_some_and(direct::is_possible));
+        base.set_compaction_readahead_size(if options.is_small() { 256 << 10 } else { 2 << 20 });
         base.set_keep_log_file_num(3);
         base.set_max_log_file_size(4 << 20);
         base.set_max_open_files(options.open_files);

@@ -4,6 +4,7 @@
 //! - [`gate`]: flushes that RocksDB begins by itself wait until what they write may be in files;
 //! - [`keeper`]: the thread that flushes by memory and by age, and clears away;
 //! - [`signals`]: what that thread is told;
+//! - [`pace`]: writers slow down as memory fills while a flush is writing;
 //! - [`room`]: writers that are faster than the disk wait;
 //! - [`ahead`]: flushes ahead of the set's commit point, and the way back behind them;
 //! - [`stable`]: copies that these leave beside the data.
@@ -12,6 +13,7 @@ mod ahead;
 mod checkpoint;
 mod gate;
 mod keeper;
+mod pace;
 mod room;
 mod signals;
 pub(crate) mod stable;
@@ -28,6 +30,7 @@ use crate::options::OpTime;
 use crate::order::rank::CHECKPOINTING;
 use crate::order::{Condvar, Mutex, MutexGuard, rank};
 pub(crate) use checkpoint::{Bookkeeping, read_applied};
+use pace::Pace;
 use signals::Signals;
 use stable::StableCopies;
 
@@ -47,6 +50,7 @@ pub(crate) struct Flushes {
     unflushed: AtomicU64,
     /// The same of what a flush is writing: it is in memory until it is on disk.
     flushing: AtomicU64,
+    pace: Pace,
     /// Bytes of the smallest and largest keys of table files, as the last flush has found them.
     file_key_bytes: AtomicU64,
     /// How many there were.
@@ -73,6 +77,7 @@ impl Flushes {
             flushing_to: Mutex::default(),
             unflushed: AtomicU64::new(0),
             flushing: AtomicU64::new(0),
+            pace: Pace::default(),
             file_key_bytes: AtomicU64::new(base.db.file_key_bytes()),
             count: AtomicU64::new(0),
             allowed: AtomicU64::new(0),

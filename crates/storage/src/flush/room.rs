@@ -1,7 +1,7 @@
 //! Memory of memtables: what is in them, and who waits until there is less.
 
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use sheaf_errors::{Code, Error, Result};
 
@@ -43,6 +43,7 @@ impl Flushes {
         let bytes = self.unflushed.swap(0, Ordering::Relaxed);
         let before = self.flushing.swap(bytes, Ordering::Relaxed);
         must!(before == 0, "a flush has begun while {before} bytes of another are being written");
+        self.pace.begin(Instant::now());
         bytes
     }
 
@@ -50,9 +51,20 @@ impl Flushes {
     pub(super) fn flush_over(&self, bytes: u64, written: bool) {
         let flushing = self.flushing.swap(0, Ordering::Relaxed);
         must!(flushing == bytes, "the flush that is over is the one that was begun");
+        self.pace.end(Instant::now(), written.then_some(bytes));
         if !written {
             self.note_written(bytes);
         }
+    }
+
+    /// For how long whoever writes now should pause, so that memory lasts until the flush that is under way has ended.
+    fn pause(&self) -> Option<Duration> {
+        let flushing = self.flushing.load(Ordering::Relaxed);
+        if flushing == 0 {
+            return None;
+        }
+        let room = (self.base.options.memtable_bytes() * 2).saturating_sub(flushing);
+        self.pace.pause(Instant::now(), flushing, self.unflushed(), room)
     }
 
     /// [`Core::wait_for_room`] for a member that follows: it is held back a little where flushes do not keep up, but never
@@ -90,8 +102,11 @@ impl Core {
         if flushes.is_due() {
             flushes.signals.ask();
         }
-        if frees || !flushes.is_crowded() {
+        if frees {
             return Ok(());
+        }
+        if !flushes.is_crowded() {
+            return flushes.pause().map_or(Ok(()), |pause| self.slow_down(pause));
         }
         let mut outcome = Ok(());
         (self.base.options.block)(&mut || {
@@ -101,6 +116,26 @@ impl Core {
                     None => sheaf_meter::check(),
                 };
                 flushes.room_made.wait_for(&mut flushes.room.lock(), Duration::from_millis(20));
+            }
+        });
+        outcome
+    }
+
+    /// Waits so long, or until the flush that is under way has ended.
+    ///
+    /// Errors: what ends the operation.
+    fn slow_down(&self, pause: Duration) -> Result<()> {
+        let (flushes, until) = (&self.flushes, Instant::now() + pause);
+        let flush = flushes.count();
+        let mut outcome = Ok(());
+        (self.base.options.block)(&mut || {
+            while outcome.is_ok() && flushes.count() == flush {
+                let left = until.saturating_duration_since(Instant::now());
+                if left.is_zero() || !flushes.signals.works() {
+                    break;
+                }
+                flushes.room_made.wait_for(&mut flushes.room.lock(), left.min(Duration::from_millis(20)));
+                outcome = sheaf_meter::check();
             }
         });
         outcome

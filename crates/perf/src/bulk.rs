@@ -11,13 +11,15 @@ use sheaf_bson::{DocBuf, Value, doc};
 use crate::process::{Server, processor_seconds};
 use crate::{Settings, table};
 
-const BATCH: usize = 256;
-const PAYLOAD: usize = 16 << 10;
+/// Documents of a batch.
+pub(crate) const BATCH: usize = 256;
+/// Bytes of a document's payload.
+pub(crate) const PAYLOAD: usize = 16 << 10;
 /// Holds all that a full run writes.
 const CACHE_BYTES: usize = 2 << 30;
 
 /// Bytes that compress to about half, as records of text and numbers do.
-fn payload(seed: u64) -> Vec<u8> {
+pub(crate) fn payload(seed: u64) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     (0..PAYLOAD / 8)
         .flat_map(|_| {
@@ -37,7 +39,8 @@ fn document(id: i32) -> DocBuf {
     doc! { "_id": id, "kind": "bulk", "payload": binary }
 }
 
-fn batch(number: usize) -> Vec<DocBuf> {
+/// The documents of a batch.
+pub(crate) fn batch(number: usize) -> Vec<DocBuf> {
     (0..BATCH).map(|i| document((number * BATCH + i) as i32)).collect()
 }
 

@@ -42,7 +42,8 @@ pub(crate) fn echo_server() -> io::Result<()> {
     }
 }
 
-struct Echo {
+/// An echo process.
+pub(crate) struct Echo {
     child: Child,
     stream: TcpStream,
     request: Vec<u8>,
@@ -50,7 +51,8 @@ struct Echo {
 }
 
 impl Echo {
-    fn start(request: usize, reply: usize) -> io::Result<Echo> {
+    /// One that is asked with so many bytes and answers with so many.
+    pub fn start(request: usize, reply: usize) -> io::Result<Echo> {
         let mut child =
             Command::new(std::env::current_exe()?).arg("--echo").stdout(Stdio::piped()).spawn()?;
         let mut line = String::new();
@@ -65,8 +67,13 @@ impl Echo {
         Ok(Echo { child, stream, request: bytes, reply: vec![0; reply] })
     }
 
+    /// The process's number.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Reads the reply in two parts, as a client of a length-prefixed protocol must.
-    fn round_trip(&mut self) -> io::Result<()> {
+    pub fn round_trip(&mut self) -> io::Result<()> {
         self.stream.write_all(&self.request)?;
         self.stream.read_exact(&mut self.reply[..16])?;
         self.stream.read_exact(&mut self.reply[16..])
@@ -125,7 +132,7 @@ const PLACEMENTS: [(&str, &str, &str); 2] =
     [("client and server share a processor", "0", "0"), ("a processor for each", "0", "1")];
 
 /// Binds a process with all its threads to a processor.
-fn bind(pid: u32, processor: &str) -> io::Result<()> {
+pub(crate) fn bind(pid: u32, processor: &str) -> io::Result<()> {
     let bound = Command::new("taskset")
         .args(["-a", "-c", "-p", processor, &pid.to_string()])
         .stdout(Stdio::null())

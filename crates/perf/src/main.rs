@@ -9,17 +9,23 @@
 #![forbid(unsafe_code)]
 
 mod analysis;
+mod build;
 mod bulk;
+mod capped;
 mod client;
+mod deletes;
 mod footprint;
 mod journal;
 mod latency;
+mod meanwhile;
 mod measured;
+mod pausing;
 mod pipelines;
 mod process;
 mod scaling;
 mod sensors;
 mod settings;
+mod writers;
 
 use std::io;
 
@@ -27,14 +33,19 @@ pub(crate) use settings::{Settings, table};
 
 type Section = (&'static str, fn(&Settings) -> io::Result<()>);
 
-const SECTIONS: [Section; 8] = [
+const SECTIONS: [Section; 13] = [
     ("latency", latency::run),
+    ("pausing", pausing::run),
     ("bulk", bulk::run),
+    ("capped", capped::run),
+    ("writers", writers::run),
     ("journal", journal::run),
     ("scaling", scaling::run),
     ("pipelines", pipelines::run),
     ("analysis", analysis::run),
     ("sensors", sensors::run),
+    ("build", build::run),
+    ("deletes", deletes::run),
     ("footprint", footprint::run),
 ];
 

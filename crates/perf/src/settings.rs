@@ -8,7 +8,7 @@ pub(crate) struct Settings {
     pub binary: PathBuf,
     /// Shorter runs, for a look; the figures in the documentation are from full ones.
     pub quick: bool,
-    /// Data for the start-up measurement.
+    /// Data for the start-up measurement and for sustained writes.
     pub gigabytes: u64,
     /// Processors of this machine.
     pub processors: usize,

@@ -4,6 +4,7 @@
 //! snapshots and locks, before its reply is written.
 
 mod bytes;
+mod patience;
 mod waiting;
 
 use std::sync::Arc;
@@ -23,11 +24,12 @@ use crate::dispatch;
 use crate::front::Front;
 use crate::message::{Message, Place};
 use crate::outcome::RequestOutcome;
-use crate::patience::Patience;
+
 use crate::reactor::{LONG_BYTES, give_way};
 use crate::role::{Role, Wait};
 use crate::stream::{Shared, Socket};
 use bytes::Arrival;
+use patience::Patience;
 
 /// Room that an idle connection keeps for its next message.
 const IDLE_BUFFER_BYTES: usize = 4096;

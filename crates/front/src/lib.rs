@@ -33,7 +33,6 @@ pub mod operations;
 pub mod options;
 pub mod outcome;
 pub mod params;
-mod patience;
 pub mod profile;
 pub mod reactor;
 pub mod redact;

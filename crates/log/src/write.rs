@@ -1,9 +1,7 @@
 //! Entries' bytes on their way into a file.
 
 use std::fs::File;
-use std::io::{self, IoSlice};
-
-use rustix::io::{Errno, pwritev};
+use std::io::{self, IoSlice, Seek, SeekFrom, Write};
 
 /// What a file that was written before has its bytes replaced by: whole pages, so that none has to be read first.
 const ZEROS: [u8; PAGE_BYTES as usize] = [0; PAGE_BYTES as usize];
@@ -38,17 +36,16 @@ pub(crate) fn zeros(len: usize) -> IoSlice<'static> {
 }
 
 /// Writes all of it at `at`.
-pub(crate) fn write_all(file: &File, mut rest: &mut [IoSlice<'_>], mut at: u64) -> io::Result<()> {
+pub(crate) fn write_all(mut file: &File, mut rest: &mut [IoSlice<'_>], at: u64) -> io::Result<()> {
+    // Zeros behind the entry before, if there were any, are written over.
+    file.seek(SeekFrom::Start(at))?;
     IoSlice::advance_slices(&mut rest, 0);
     while !rest.is_empty() {
-        match pwritev(file, rest, at) {
+        match file.write_vectored(rest) {
             Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-            Ok(n) => {
-                at += n as u64;
-                IoSlice::advance_slices(&mut rest, n);
-            }
-            Err(Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
+            Ok(n) => IoSlice::advance_slices(&mut rest, n),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
         }
     }
     Ok(())

@@ -82,7 +82,8 @@ impl Default for FrontOptions {
             argv: Vec::new(),
             parsed: sheaf_bson::DocBuf::new(),
             write_timeout: Duration::from_secs(300),
-            busy_threads: 4 * std::thread::available_parallelism().map_or(1, usize::from),
+            // The runtime's pool has 512 threads, which others need as well.
+            busy_threads: (4 * std::thread::available_parallelism().map_or(1, usize::from)).min(256),
         }
     }
 }

@@ -41,6 +41,9 @@ const CHECK_HERE_BYTES: usize = 64 << 10;
 const READ_BYTES: usize = 64 << 10;
 const READ_BYTES_MIN: usize = 4 << 10;
 
+/// While a message of a member comes, the core is told so often that more of it has.
+const STILL_SENDS: Duration = Duration::from_millis(100);
+
 /// Bytes of a message that tell whose it is.
 const HEAD: usize = 9;
 
@@ -163,6 +166,8 @@ struct Receiver {
     believed: Option<(u64, u64, Arc<str>)>,
     /// When the sender's member was last asked in vain.
     asked: Option<Instant>,
+    /// When the core was last told that a message goes on.
+    told: Instant,
     incoming: Incoming,
     /// What the buffer takes.
     share: Share,
@@ -179,7 +184,19 @@ impl Receiver {
         incoming: Incoming,
     ) -> Receiver {
         let (stranger, share) = (Some(stranger), replica.memory.share());
-        Receiver { replica, host, nonce, stranger, believed: None, asked: None, incoming, share, skip: 0 }
+        let told = Instant::now();
+        Receiver {
+            replica,
+            host,
+            nonce,
+            stranger,
+            believed: None,
+            asked: None,
+            told,
+            incoming,
+            share,
+            skip: 0,
+        }
     }
 
     async fn run(mut self) -> io::Result<()> {
@@ -227,7 +244,10 @@ impl Receiver {
                         self.hand_over(&host, &mut batch);
                         host = of;
                     }
-                    let Some(frame) = self.take(length) else { break };
+                    let Some(frame) = self.take(length) else {
+                        self.goes_on(from);
+                        break;
+                    };
                     let envelope =
                         Envelope::decode(&frame).map_err(|error| self.refuse(&error.to_string()))?;
                     self.replica.figures.received(&envelope, frame.len());
@@ -250,6 +270,14 @@ impl Receiver {
     fn hand_over(&self, host: &Arc<str>, batch: &mut Vec<Envelope>) {
         if !batch.is_empty() {
             self.replica.receive(host, batch.drain(..));
+        }
+    }
+
+    /// More has come of a message that is not whole yet.
+    fn goes_on(&mut self, from: u64) {
+        if self.told.elapsed() >= STILL_SENDS {
+            self.told = Instant::now();
+            self.replica.with_unhurried(|core| core.still_sends(from));
         }
     }
 

@@ -41,4 +41,14 @@ impl Member {
             self.hint_at_loss();
         }
     }
+
+    /// A part of a long message has come from this member, which is as good a sign of life as a whole one: whatever it says besides waits
+    /// behind that message. The election time-out is not put off by it.
+    pub fn still_sends(&mut self, from: u64) {
+        let now = self.now;
+        let Some(peer) = self.peers.get_mut(&from) else { return };
+        peer.heard_at = Some(now);
+        (peer.lost, peer.silent) = (false, false);
+        self.listening.heard(from, self.election_timeout());
+    }
 }

@@ -112,6 +112,24 @@ fn a_lost_connection_shortens_the_election() {
     assert!(set.primary().is_some_and(|primary| primary != 0));
 }
 
+/// What a primary says waits behind a message that takes long.
+#[test]
+fn a_long_message_is_no_silence() {
+    let mut set = three();
+    set.run(10_000);
+    let term = set.member(0).term();
+    set.cut(0);
+    for _ in 0..40 {
+        for number in [1, 2] {
+            set.member(number).still_sends(0);
+        }
+        set.run(200);
+    }
+    set.heal();
+    set.run(5000);
+    assert_eq!((set.primary(), set.member(1).term()), (Some(0), term));
+}
+
 #[test]
 fn silence_is_no_hint_where_the_time_out_was_set() {
     let mut config = ReplSetConfig::new("rs", members(3));

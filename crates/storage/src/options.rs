@@ -96,6 +96,11 @@ impl Options {
         (self.memtable_bytes() / 2).min(PENDING_BYTES_MAX) as usize
     }
 
+    /// Whether the memory that is left for the system's page cache is little, too.
+    pub(crate) fn is_scarce(&self) -> bool {
+        self.cache_bytes < SCARCE_CACHE_BYTES
+    }
+
     /// Whether there is so little memory that what RocksDB holds beside cache and memtables counts: index blocks that are
     /// kept whatever the cache may have, and the blocks of several compactions at once.
     pub(crate) fn is_small(&self) -> bool {
@@ -124,4 +129,5 @@ impl Options {
 const PENDING_BYTES_MAX: u64 = 32 << 20;
 
 /// What a machine of a gigabyte has by default is not small.
+const SCARCE_CACHE_BYTES: u64 = 1 << 30;
 const SMALL_CACHE_BYTES: u64 = 256 << 20;

@@ -89,9 +89,14 @@ impl Db {
         // One flush and one compaction, where the keys and blocks that each more of them holds would be too many.
         base.set_max_background_jobs(if options.is_small() { 2 } else { 4 });
         base.set_bytes_per_sync(1 << 20);
-        // What is flushed or compacted has been in memory already, and would drive out of the page cache what is read. It would also wait
-        // there to be written, all at once, while the log's syncs stand behind it.
-        base.set_use_direct_io_for_flush_and_compaction(path.parent().is_some_and(direct::is_possible));
+        // Where there is little memory, what is flushed or compacted would drive out of the page cache what is read, and wait there to be
+        // written all at once, while the log's syncs stand behind it. Where there is more, it is read from there afterwards: a block
+        // cache begins empty, and who has loaded data reads it.
+        let direct = options.is_scarce() && path.parent().is_some_and(direct::is_possible);
+        base.set_use_direct_io_for_flush_and_compaction(direct);
+        // The system sees by itself who reads a file from one end to the other. RocksDB would have it read no more than it is asked for,
+        // and asks for large values one by one.
+        base.set_advise_random_on_open(options.is_scarce());
         base.set_compaction_readahead_size(if options.is_small() { 256 << 10 } else { 2 << 20 });
         base.set_keep_log_file_num(3);
         base.set_max_log_file_size(4 << 20);

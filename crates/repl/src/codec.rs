@@ -24,6 +24,9 @@ const TIME_MAX: u64 = u64::MAX - (1 << 40);
 /// No member has a higher `_id`.
 const ID_MAX: u64 = u32::MAX as u64;
 
+/// Room for what most messages say besides their entries' payloads.
+const HEAD_BYTES: usize = 256;
+
 /// Messages of the consensus protocol that travel, by their number here.
 const KINDS: [MessageType; 12] = [
     MessageType::MsgAppend,
@@ -57,7 +60,15 @@ type Result<T> = std::result::Result<T, DecodeError>;
 impl Envelope {
     /// The message as bytes.
     pub fn encode(&self) -> Vec<u8> {
-        let mut out = Writer(Vec::with_capacity(128));
+        let mut out = Vec::new();
+        self.encode_to(&mut out);
+        out
+    }
+
+    /// Puts the message as bytes behind what is there.
+    pub fn encode_to(&self, out: &mut Vec<u8>) {
+        out.reserve(HEAD_BYTES + self.entry_bytes());
+        let mut out = Writer(out);
         out.u8(VERSION);
         out.u64(self.from);
         out.u64(self.to);
@@ -86,12 +97,11 @@ impl Envelope {
                 out.bytes(&config.to_document().into_bytes());
             }
         }
-        out.0
     }
 
     /// The message of these bytes. Entries share them.
     pub fn decode(bytes: &Bytes) -> Result<Envelope> {
-        let mut input = Reader { bytes, at: 0 };
+        let mut input = Reader { whole: bytes, rest: bytes };
         if input.u8()? != VERSION {
             return Err(DecodeError("of another version"));
         }
@@ -112,7 +122,7 @@ impl Envelope {
             4 => Body::Config(Arc::new(input.config()?)),
             _ => return Err(DecodeError("of unknown kind")),
         };
-        if input.at != bytes.len() {
+        if !input.rest.is_empty() {
             return Err(DecodeError("bytes are left over"));
         }
         Ok(Envelope { from, to, config, incarnation, body })
@@ -123,7 +133,7 @@ impl Envelope {
     /// Who sends the message that begins with these bytes, as it says itself. `None`: there are too few, or they are no message.
     pub fn sender(bytes: &[u8]) -> Option<u64> {
         let from = bytes.first_chunk::<9>().filter(|head| head[0] == VERSION)?;
-        Some(u64::from_le_bytes(std::array::from_fn(|at| from[at + 1])))
+        from.last_chunk().map(|from| u64::from_le_bytes(*from))
     }
 }
 
@@ -158,9 +168,9 @@ fn check_order(message: &RaftMessage) -> Result<()> {
     Ok(())
 }
 
-struct Writer(Vec<u8>);
+struct Writer<'o>(&'o mut Vec<u8>);
 
-impl Writer {
+impl Writer<'_> {
     fn u8(&mut self, value: u8) {
         self.0.push(value);
     }
@@ -224,34 +234,32 @@ impl Writer {
 }
 
 struct Reader<'a> {
-    bytes: &'a Bytes,
-    at: usize,
+    whole: &'a Bytes,
+    /// What is not read yet: the end of it.
+    rest: &'a [u8],
 }
 
 impl Reader<'_> {
-    fn take(&mut self, count: usize) -> Result<&[u8]> {
-        let end = self.at.checked_add(count).filter(|end| *end <= self.bytes.len());
-        let end = end.ok_or(DecodeError("cut short"))?;
-        let taken = &self.bytes[self.at..end];
-        self.at = end;
-        Ok(taken)
+    fn array<const N: usize>(&mut self) -> Result<[u8; N]> {
+        let (taken, rest) = self.rest.split_first_chunk::<N>().ok_or(DecodeError("cut short"))?;
+        self.rest = rest;
+        Ok(*taken)
     }
 
     fn u8(&mut self) -> Result<u8> {
-        Ok(self.take(1)?[0])
+        Ok(self.array::<1>()?[0])
     }
 
     fn u64(&mut self) -> Result<u64> {
-        let bytes = self.take(8)?;
-        Ok(u64::from_le_bytes(std::array::from_fn(|at| bytes[at])))
+        Ok(u64::from_le_bytes(self.array()?))
     }
 
     fn bytes(&mut self) -> Result<Bytes> {
-        let length = self.take(4)?;
-        let length = u32::from_le_bytes(std::array::from_fn(|at| length[at])) as usize;
-        let start = self.at;
-        self.take(length)?;
-        Ok(self.bytes.slice(start..start + length))
+        let length = u32::from_le_bytes(self.array()?) as usize;
+        let (_, rest) = self.rest.split_at_checked(length).ok_or(DecodeError("cut short"))?;
+        let start = self.whole.len() - self.rest.len();
+        self.rest = rest;
+        Ok(self.whole.slice(start..start + length))
     }
 
     fn op_time(&mut self) -> Result<LogPosition> {

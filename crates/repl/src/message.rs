@@ -6,6 +6,9 @@ use crate::config::{ConfigVersion, ReplSetConfig};
 use crate::log_view::time_of;
 use crate::types::{LogPosition, MemberState, Positions};
 
+/// With a primary's entries: nobody waits for what is applied and not yet on disk.
+pub(crate) const QUIET: &[u8] = b"q";
+
 /// A message with its address.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Envelope {
@@ -50,6 +53,13 @@ impl Envelope {
             (Body::Raft(message), Body::Raft(mut newer)) if same && follows(message, &newer) => {
                 message.entries.extend(newer.take_entries());
                 message.commit = message.commit.max(newer.commit);
+                if newer.context.is_empty() {
+                    message.context.clear();
+                }
+                None
+            }
+            (Body::Raft(message), Body::Raft(newer)) if same && says_more(message, &newer) => {
+                *message = newer;
                 None
             }
             (_, body) => Some(Envelope { body, ..next }),
@@ -66,6 +76,18 @@ impl Envelope {
         let Body::Raft(message) = &self.body else { return 0 };
         message.entries.iter().map(|entry| entry.data.len()).sum()
     }
+}
+
+/// Whether both acknowledge entries, and the second one all that the first does.
+fn says_more(message: &raft::eraftpb::Message, next: &raft::eraftpb::Message) -> bool {
+    let acknowledges = |message: &raft::eraftpb::Message| {
+        message.get_msg_type() == raft::eraftpb::MessageType::MsgAppendResponse && !message.reject
+    };
+    acknowledges(message)
+        && acknowledges(next)
+        && message.term == next.term
+        && message.index <= next.index
+        && message.commit <= next.commit
 }
 
 /// Whether what the second message appends begins where the first one's ends.
@@ -190,6 +212,39 @@ mod tests {
             let mut kept = first.clone();
             assert_eq!(kept.absorb(next.clone()), Some(next));
             assert_eq!(kept, first);
+        }
+    }
+
+    #[test]
+    fn what_is_wanted_once_is_wanted() {
+        let quiet = |envelope: Envelope| {
+            let Body::Raft(mut message) = envelope.body else { panic!() };
+            message.context = QUIET.into();
+            Envelope { body: Body::Raft(message), ..envelope }
+        };
+        let mut both = quiet(append((4, 10), &[(5, 11)], 9));
+        assert_eq!(both.absorb(quiet(append((5, 11), &[(5, 12)], 9))), None);
+        assert_eq!(both, quiet(append((4, 10), &[(5, 11), (5, 12)], 9)));
+        assert_eq!(both.absorb(append((5, 12), &[(5, 13)], 9)), None);
+        assert_eq!(both, append((4, 10), &[(5, 11), (5, 12), (5, 13)], 9));
+        let mut loud = append((4, 10), &[(5, 11)], 9);
+        assert_eq!(loud.absorb(quiet(append((5, 11), &[(5, 12)], 9))), None);
+        assert_eq!(loud, append((4, 10), &[(5, 11), (5, 12)], 9));
+    }
+
+    #[test]
+    fn the_newer_acknowledgement_is_enough() {
+        let answer = |term, index, reject| {
+            let mut message = Message { term, index, reject, ..Message::default() };
+            message.set_msg_type(MessageType::MsgAppendResponse);
+            envelope(Body::Raft(Box::new(message)))
+        };
+        let mut first = answer(5, 11, false);
+        assert_eq!(first.absorb(answer(5, 13, false)), None);
+        assert_eq!(first, answer(5, 13, false));
+        for other in [answer(5, 12, false), answer(6, 14, false), answer(5, 14, true)] {
+            assert_eq!(first.absorb(other.clone()), Some(other.clone()));
+            assert_eq!(first, answer(5, 13, false));
         }
     }
 

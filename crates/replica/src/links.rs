@@ -21,7 +21,7 @@ use tokio::sync::Notify;
 
 use crate::cover::Cover;
 use crate::memory::Share;
-use crate::protocol::{Nonce, put};
+use crate::protocol::{Nonce, put_message};
 
 /// Messages that may wait for a link.
 const WAITING_MAX: usize = 4096;
@@ -368,10 +368,10 @@ impl Writer {
                 *link.fed.lock() = Some(Instant::now());
             }
             if self.cover.is_none() {
-                put(&mut self.buffer, &envelope.encode());
+                put_message(&mut self.buffer, &envelope);
                 continue;
             }
-            put(&mut self.plain, &envelope.encode());
+            put_message(&mut self.plain, &envelope);
             self.cover.put(&self.plain, &mut self.buffer)?;
             self.plain.clear();
             self.plain.shrink_to(BUFFER_BYTES);

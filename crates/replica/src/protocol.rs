@@ -5,6 +5,7 @@
 use std::sync::Arc;
 
 use sheaf_bson::{Binary, DocBuf, RawDoc, Value};
+use sheaf_repl::Envelope;
 
 /// The first word on a link: read as a message's length it would be above the largest allowed.
 pub const MAGIC: [u8; 4] = *b"ShMb";
@@ -106,6 +107,16 @@ pub fn put(out: &mut Vec<u8>, bytes: &[u8]) {
     assert!(bytes.len() <= MESSAGE_BYTES_MAX, "a frame of {} bytes, which nobody reads", bytes.len());
     out.extend_from_slice(&(bytes.len() as u32).to_le_bytes());
     out.extend_from_slice(bytes);
+}
+
+/// Adds a frame with a message, which is encoded in its place.
+pub fn put_message(out: &mut Vec<u8>, envelope: &Envelope) {
+    let start = out.len();
+    out.extend_from_slice(&[0; 4]);
+    envelope.encode_to(out);
+    let length = out.len() - start - 4;
+    assert!(length <= MESSAGE_BYTES_MAX, "a frame of {length} bytes, which nobody reads");
+    out[start..start + 4].copy_from_slice(&(length as u32).to_le_bytes());
 }
 
 #[cfg(test)]

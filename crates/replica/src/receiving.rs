@@ -251,7 +251,12 @@ impl Receiver {
                     let envelope =
                         Envelope::decode(&frame).map_err(|error| self.refuse(&error.to_string()))?;
                     self.replica.figures.received(&envelope, frame.len());
-                    batch.push(self.check(envelope).await?);
+                    if envelope.entry_bytes() > CHECK_HERE_BYTES {
+                        batch.push(self.check_elsewhere(envelope).await?);
+                    } else {
+                        check(&envelope).map_err(|why| self.refuse(&why))?;
+                        batch.push(envelope);
+                    }
                 }
                 Belief::Unknown => {
                     self.skip = 4 + length;
@@ -365,23 +370,21 @@ impl Receiver {
         Belief::Unknown
     }
 
-    /// Reads the entries that a message brings as those do who will apply them.
-    async fn check(&self, envelope: Envelope) -> io::Result<Envelope> {
-        if envelope.entry_bytes() <= CHECK_HERE_BYTES {
-            return check(envelope).map_err(|why| self.refuse(&why));
-        }
-        let checked = tokio::task::spawn_blocking(move || check(envelope)).await;
+    /// Checks a message that takes its time.
+    async fn check_elsewhere(&self, envelope: Envelope) -> io::Result<Envelope> {
+        let checked = tokio::task::spawn_blocking(move || check(&envelope).map(|()| envelope)).await;
         checked.map_err(io::Error::other)?.map_err(|why| self.refuse(&why))
     }
 }
 
-fn check(envelope: Envelope) -> Result<Envelope, String> {
+/// Reads the entries that a message brings as those do who will apply them.
+fn check(envelope: &Envelope) -> Result<(), String> {
     for (at, time, payload) in envelope.entries() {
         sheaf_storage::check_entry(at.term, time, payload).map_err(|why| {
             format!("entry {} of term {} cannot be one of the log: {why}", at.index, at.term)
         })?;
     }
-    Ok(envelope)
+    Ok(())
 }
 
 fn make_room(buffer: &mut BytesMut) {

@@ -111,7 +111,7 @@ impl Replica {
         value
     }
 
-    /// Like [`Replica::with`]; a primary's entries may go out a moment later.
+    /// Like [`Replica::with`]; a primary's entries, and its word of the commit point, may go out a moment later.
     pub(crate) fn with_unhurried<T>(&self, work: impl FnOnce(&mut Member) -> T) -> T {
         let value = self.tell(work);
         if let Some(links) = self.links.get() {

@@ -302,6 +302,7 @@ impl Member {
                     return;
                 }
                 self.hold_back(&mut message);
+                self.heed_what_is_wanted(&message);
             }
             // A member that lost entries it had acknowledged (only without a journal) has fewer than the
             // primary thinks.
@@ -320,6 +321,7 @@ impl Member {
         if kind == MessageType::MsgRequestPreVote {
             self.yield_candidacy(from, &message);
         }
+        let tells_commit = kind == MessageType::MsgAppend && self.tells_commit_alone(&message);
         let raft = self.raft.as_mut().expect("what was noted above parks nobody");
         let vote_before = raft.raft.vote;
         errors::stepped(raft.step(message));
@@ -330,6 +332,7 @@ impl Member {
                 self.note_vote(from);
             }
             MessageType::MsgRequestPreVote => self.wait_for_candidate(from),
+            MessageType::MsgAppend => self.note_answer(tells_commit),
             _ => {}
         }
         self.after_step();

@@ -31,6 +31,7 @@ mod plausible;
 mod reading;
 mod ready;
 mod reconfiguration;
+mod reporting;
 mod silence;
 mod status;
 mod stepping_down;
@@ -45,8 +46,8 @@ pub use status::{PeerStatus, Status};
 use errors::not_primary;
 use invariants::Before;
 use parts::{
-    Barriers, Elections, EntryTime, Fetch, Hints, Leading, Listening, Peer, Pending, Reconfig, StepDown,
-    Waiting, Window,
+    Barriers, Elections, EntryTime, Fetch, Hints, Leading, Listening, Peer, Pending, Reconfig, Reporting,
+    StepDown, Waiting, Window,
 };
 
 /// How a member is set up. Everything that may change while it runs is in the configuration.
@@ -198,7 +199,7 @@ pub struct Member {
     next_token: u64,
     role: MemberRole,
     config_changed: bool,
-    report_due: bool,
+    reporting: Reporting,
     /// What the last poll left, where invariants are checked.
     before: Option<Box<Before>>,
     out: Vec<Effect>,
@@ -283,7 +284,7 @@ impl Member {
             next_token: 1,
             role: MemberRole::default(),
             config_changed: false,
-            report_due: false,
+            reporting: Reporting::default(),
             before: None,
             out: Vec::new(),
         };
@@ -310,6 +311,7 @@ impl Member {
             self.tick_raft();
         }
         self.listen(passed);
+        self.reporting.tick();
         self.send_pings();
         self.tick_hand_over();
         self.tick_elections();

@@ -119,6 +119,7 @@ impl Member {
     pub(super) fn note_match(&mut self, from: u64, term: u64, index: u64) {
         let Some(at) = self.view().term_at(index).map(|of| LogPosition::new(of, index)) else { return };
         let journaled = self.config.as_ref().is_none_or(|c| c.write_concern_majority_journal_default);
+        let time = self.uncommitted_time(index);
         if self.is_leader()
             && term == self.term()
             && let Some(peer) = self.peers.get_mut(&from)
@@ -129,7 +130,24 @@ impl Member {
             if journaled {
                 known.durable = known.durable.max(at);
             }
+            if let Some(time) = time.filter(|_| peer.term <= term) {
+                peer.term = term;
+                let kinds = if journaled { 3 } else { 2 };
+                let said = &mut peer.reported;
+                let places = [&mut said.written, &mut said.applied, &mut said.durable];
+                for (place, said) in places.into_iter().zip(&mut said.times).take(kinds) {
+                    if *place < at {
+                        (*place, *said) = (at, time);
+                    }
+                }
+            }
         }
+    }
+
+    /// The cluster time of an entry that is not committed yet, if it is known.
+    fn uncommitted_time(&self, index: u64) -> Option<u64> {
+        let place = self.times.partition_point(|entry| entry.index < index);
+        self.times.get(place).filter(|entry| entry.index == index).map(|entry| entry.time)
     }
 
     /// Who was not heard of for longer than this many milliseconds is taken to be down.
@@ -235,17 +253,6 @@ impl Member {
                 progress.pending_snapshot = written.min(last);
                 progress.become_probe();
             }
-        }
-    }
-
-    /// Tells the primary how far this member is, if that has changed.
-    pub(super) fn send_report(&mut self) {
-        if !std::mem::take(&mut self.report_due) || self.is_leader() {
-            return;
-        }
-        if let Some(leader) = self.leader() {
-            let report = self.report();
-            self.send_to(leader, Body::Progress(report));
         }
     }
 

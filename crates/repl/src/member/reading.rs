@@ -45,6 +45,9 @@ impl Member {
 
     /// Ends the barriers that are passed.
     pub(super) fn resolve_barriers(&mut self) {
+        if self.barriers.are_unanswered() {
+            return;
+        }
         for waiter in self.barriers.take_passed(self.commit.index) {
             self.out.push(Effect::Resolved { waiter, outcome: WaitOutcome::Satisfied });
         }

@@ -1,6 +1,7 @@
 //! Between raft-rs and the driver: what raft-rs has ready goes out, what the driver has done goes in.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use raft::StateRole;
 use raft::eraftpb::{Entry as RaftEntry, Message as RaftMessage, MessageType, Snapshot};
@@ -10,6 +11,7 @@ use super::errors;
 use super::ids::{member_id, raft_id};
 use super::parts::{EntryTime, Fetch, Leading, Pending};
 use super::{Body, Effect, Member, Persist};
+use crate::config::ReplSetConfig;
 use crate::effect::Rollback;
 use crate::log_view::{from_raft, time_of};
 use crate::types::{Entry, HardState, LogPosition};
@@ -35,7 +37,7 @@ impl Member {
             self.positions.times[0] = time;
             let limit = self.cache_limit();
             self.view_mut().set_written(last.index, limit);
-            self.report_due = true;
+            self.reporting.note();
         }
     }
 
@@ -46,7 +48,7 @@ impl Member {
         if let Some((last, time)) = self.last_of(seq) {
             self.positions.applied = last;
             self.positions.times[1] = time;
-            self.report_due = true;
+            self.reporting.note();
             self.note_applied();
         }
         self.acknowledge();
@@ -59,7 +61,7 @@ impl Member {
         if let Some((last, time)) = self.last_of(seq) {
             self.positions.durable = last;
             self.positions.times[2] = time;
-            self.report_due = true;
+            self.reporting.note();
         }
         self.acknowledge();
     }
@@ -440,6 +442,9 @@ impl Member {
             // Who is in the set is known from the configuration.
             message.mut_snapshot().mut_metadata().clear_conf_state();
         }
+        if message.get_msg_type() == MessageType::MsgAppend {
+            self.say_what_is_wanted(&mut message);
+        }
         self.note_feeding(&message);
         self.send_to(to, Body::Raft(Box::new(message)));
     }
@@ -450,9 +455,10 @@ impl Member {
     /// have the configuration first: with the one before, arbiters could still elect a member that holds
     /// data but no longer votes.
     fn acknowledge_for_arbiters(&mut self) {
-        let Some(config) = self.config.clone() else { return };
-        let plain = config.write_majority_count() == config.majority_vote_count();
-        if plain || !self.is_leader() || self.commit_is_held() || !self.config_committed() {
+        let is_plain =
+            |config: &Arc<ReplSetConfig>| config.write_majority_count() == config.majority_vote_count();
+        let Some(config) = self.config.as_ref().filter(|config| !is_plain(config)).cloned() else { return };
+        if !self.is_leader() || self.commit_is_held() || !self.config_committed() {
             return;
         }
         let Some(raft) = &mut self.raft else { return };

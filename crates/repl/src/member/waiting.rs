@@ -24,6 +24,7 @@ impl Member {
         if !done && !waits {
             return Err(not_primary());
         }
+        self.note_wait(&concern);
         Ok(self.waiting.add(at.index, concern))
     }
 

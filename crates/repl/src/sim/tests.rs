@@ -90,6 +90,11 @@ fn caught(mutation: Mutation) -> Failure {
         .unwrap_or_else(|| panic!("{} is not caught", mutation.name()))
 }
 
+/// Whether a check of the simulator's own catches `mutation`, with whatever seed.
+fn is_seen(mutation: Mutation) -> bool {
+    SEEDS.filter_map(|seed| play_with(seed, mutation).err()).any(|failure| failure.what != ASSERTION)
+}
+
 #[test]
 fn voting_twice_is_caught() {
     assert!(caught(Mutation::VoteTwice).what.contains("two primaries"));
@@ -133,12 +138,12 @@ fn reading_without_asking_is_caught() {
 
 #[test]
 fn applying_past_a_failure_is_caught() {
-    assert_ne!(caught(Mutation::ApplyPastFailure).what, ASSERTION);
+    assert!(is_seen(Mutation::ApplyPastFailure));
 }
 
 #[test]
 fn passing_over_what_found_no_room_is_caught() {
-    assert_ne!(caught(Mutation::SkipOnFullDisk).what, ASSERTION);
+    assert!(is_seen(Mutation::SkipOnFullDisk));
 }
 
 #[test]

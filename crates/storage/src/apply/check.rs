@@ -3,7 +3,7 @@
 //! What stands in the log is applied, here and at every start; an entry that cannot be read would end the process each time.
 //! So each one is read as a whole before it gets there. Whether it fits the data that it changes only its application shows.
 
-use sheaf_bson::{MAX_DEPTH, RawDoc, Value};
+use sheaf_bson::{MAX_DEPTH, RawDoc};
 
 use crate::definitions::command::Command;
 use crate::oplog::{self, Operation};
@@ -25,11 +25,11 @@ pub fn check_entry(term: u64, time: u64, payload: &[u8]) -> Result<(), String> {
         sheaf_bson::validate(bytes, MAX_ENTRY_DEPTH)
             .map_err(|error| format!("an operation is no BSON: {error}"))?;
         let doc = RawDoc::new(bytes);
-        check_operation(doc, false).map_err(|why| format!("{why}: {}", shown(doc)))?;
+        let fields = Operation::read(doc);
+        check_operation(&fields, false).map_err(|why| format!("{why}: {}", shown(doc)))?;
         let stamped = oplog::time(bytes);
-        let ts = matches!(doc.get("ts"), Some(Value::Timestamp(ts)) if ts.0 == stamped);
-        let of_term = matches!(doc.get("t"), Some(Value::Int64(t)) if t as u64 == term);
-        if !ts || !of_term || stamped <= before {
+        let of_term = fields.term.is_some_and(|of| of as u64 == term);
+        if fields.time != stamped || !of_term || stamped <= before {
             return Err(format!("an operation has not the time or term that it must have: {}", shown(doc)));
         }
         before = stamped;
@@ -46,8 +46,8 @@ fn shown(doc: RawDoc<'_>) -> String {
     format!("{doc:?}").chars().take(400).collect()
 }
 
-fn check_operation(doc: RawDoc<'_>, inner: bool) -> Result<(), &'static str> {
-    let fields = Operation::read(doc);
+fn check_operation(fields: &Operation<'_>, inner: bool) -> Result<(), &'static str> {
+    let doc = fields.doc;
     match fields.op {
         Some("n") => fields.record().map(|_| ()),
         Some("i" | "u" | "d") => {
@@ -69,7 +69,7 @@ fn check_operation(doc: RawDoc<'_>, inner: bool) -> Result<(), &'static str> {
                     return Err("a transaction holds what is no operation");
                 }
                 let inner = array.into_iter().flat_map(|array| array.values()).filter_map(|v| v.as_doc());
-                inner.into_iter().try_for_each(|doc| check_operation(doc, true))
+                inner.into_iter().try_for_each(|doc| check_operation(&Operation::read(doc), true))
             }
             Some(_) => Err("a transaction holds another"),
             None if fields.record()?.is_some() => Ok(()),

@@ -18,6 +18,8 @@ pub(crate) struct Operation<'d> {
     pub txn_number: Option<i64>,
     stmt_id: Option<i64>,
     result: Option<RawDoc<'d>>,
+    /// `t`, as far as it is there.
+    pub term: Option<i64>,
     /// `ts`; of elements of `applyOps`, which have none, 0.
     pub time: u64,
     pub doc: RawDoc<'d>,
@@ -36,6 +38,7 @@ impl<'d> Operation<'d> {
             txn_number: None,
             stmt_id: None,
             result: None,
+            term: None,
             time: 0,
             doc,
         };
@@ -54,6 +57,11 @@ impl<'d> Operation<'d> {
                 "ts" => {
                     if let Value::Timestamp(time) = value {
                         fields.time = time.0;
+                    }
+                }
+                "t" => {
+                    if let Value::Int64(term) = value {
+                        fields.term = Some(term);
                     }
                 }
                 "retryResult" => fields.result = value.as_doc(),

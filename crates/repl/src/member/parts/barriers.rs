@@ -42,6 +42,11 @@ impl Barriers {
         }
     }
 
+    /// Whether no answer has come that is still to be told.
+    pub fn are_unanswered(&self) -> bool {
+        self.answered.is_empty()
+    }
+
     /// How many barriers have not ended.
     pub fn len(&self) -> usize {
         let asked = self.asked.iter().map(|(_, waiters)| waiters.len());

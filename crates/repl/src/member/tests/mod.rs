@@ -16,6 +16,7 @@ use crate::write_concern::{W, WaitOutcome, WriteConcern};
 
 mod elections;
 mod reconfiguration;
+mod reports;
 mod status;
 mod writes;
 

@@ -163,6 +163,8 @@ fn a_reconfiguration_changes_the_topology() {
 fn what_was_committed_stays_known_as_such() {
     let mut set = three();
     let installed = set.reconfig(0, |config| config.members[2].priority = 0.5).unwrap();
+    // The others say with their next pings that they have it.
+    set.run(50);
     assert!(set.member(0).config_was_committed(installed));
     set.cut(1);
     set.cut(2);

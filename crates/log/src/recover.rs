@@ -39,6 +39,8 @@ pub(crate) struct Scanner {
     pub checksummed: u64,
     pub offset: u64,
     buffer: Vec<u8>,
+    /// What of the buffer has been read, and where.
+    filled: usize,
     buffer_at: u64,
     /// So much is read at once: more each time, since whoever looks for one entry does not want a megabyte.
     chunk: usize,
@@ -46,6 +48,9 @@ pub(crate) struct Scanner {
 
 const CHUNK: usize = 1 << 20;
 const FIRST_CHUNK: usize = 64 << 10;
+
+/// The largest buffer of one that reads small entries. To make a new one for each of several large entries costs more than to read them.
+const KEPT_BYTES: usize = 4 << 20;
 
 /// The largest buffer of one that rests.
 const RESTING_BYTES: usize = 64 << 10;
@@ -64,6 +69,7 @@ impl Scanner {
             checksummed: 0,
             offset: SEGMENT_HEADER_LEN,
             buffer: Vec::new(),
+            filled: 0,
             buffer_at: 0,
             chunk: FIRST_CHUNK,
         }
@@ -78,6 +84,7 @@ impl Scanner {
     pub fn rest(&mut self) {
         if self.buffer.capacity() > RESTING_BYTES {
             self.buffer = Vec::new();
+            self.filled = 0;
         }
         self.chunk = FIRST_CHUNK;
     }
@@ -92,18 +99,22 @@ impl Scanner {
         if at + len as u64 > self.bytes {
             return Ok(None);
         }
-        let within = at >= self.buffer_at && at + len as u64 <= self.buffer_at + self.buffer.len() as u64;
+        let within = at >= self.buffer_at && at + len as u64 <= self.buffer_at + self.filled as u64;
         if !within {
             let want = len.max(self.chunk).min((self.bytes - at) as usize);
-            self.chunk = (2 * self.chunk).min(CHUNK);
+            // Behind a large entry there is most likely another, of which only the head is wanted first: what is read with that is read
+            // once more with the rest.
+            self.chunk = if len > CHUNK { FIRST_CHUNK } else { (2 * self.chunk).min(CHUNK) };
             // One that fails leaves nothing that could be taken for the segment's bytes.
-            let mut buffer = std::mem::take(&mut self.buffer);
-            if buffer.capacity() > CHUNK && want <= CHUNK {
-                buffer = Vec::new();
+            self.filled = 0;
+            if self.buffer.capacity() > KEPT_BYTES && want <= CHUNK {
+                self.buffer = Vec::new();
             }
-            buffer.resize(want, 0);
-            self.source.read(&mut buffer, at)?;
-            self.buffer = buffer;
+            if self.buffer.len() < want {
+                self.buffer.resize(want, 0);
+            }
+            self.source.read(&mut self.buffer[..want], at)?;
+            self.filled = want;
             self.buffer_at = at;
         }
         let from = (at - self.buffer_at) as usize;

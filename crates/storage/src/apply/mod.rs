@@ -7,6 +7,7 @@
 //!
 //! What another member has sent is read as a whole before it gets into the log ([`check`]).
 
+mod behind;
 mod check;
 mod transactions;
 
@@ -42,6 +43,7 @@ use crate::stats::AppliedOps;
 use crate::write::Op;
 use crate::write::changes::Changes;
 use crate::write::sessions;
+pub(crate) use behind::{Behind, Writing};
 pub use check::check_entry;
 pub(crate) use transactions::{Redone, hold_prepared, operations_of_row, redo};
 use transactions::{is_prepare, record_of};
@@ -54,11 +56,20 @@ const BATCH_BYTES: usize = 4 << 20;
 ///
 /// After an error the state is somewhere between; only a restart brings it together with the log.
 pub(crate) fn apply_entries(core: &Core, entries: &[LogEntry]) -> Result<AppliedOps> {
+    apply(core, entries, None)
+}
+
+/// [`apply_entries`] at a start: what it has applied may be on its way to the memtables yet.
+pub(crate) fn apply_entries_at_start(core: &Core, entries: &[LogEntry], behind: &Behind<'_>) -> Result<()> {
+    apply(core, entries, Some(behind)).map(|_| ())
+}
+
+fn apply(core: &Core, entries: &[LogEntry], behind: Option<&Behind<'_>>) -> Result<AppliedOps> {
     let _shield = sheaf_meter::shield();
     // The beginning of a transaction whose other entries may be among these.
     let open = core.commits.take_chain();
     let all: SmallVec<[&LogEntry; 8]> = open.iter().chain(entries).collect();
-    let mut applier = Applier::new(core);
+    let mut applier = Applier::new(core, behind);
     if entries.iter().any(has_effect) {
         core.commits.note_others();
     }
@@ -128,6 +139,10 @@ enum Now<'e> {
 
 struct Applier<'a> {
     core: &'a Core,
+    /// Who writes its batches, if not it itself.
+    behind: Option<&'a Behind<'a>>,
+    /// The operation at work needs nothing of what is on its way there.
+    may_lag: bool,
     /// What the next operation sees.
     catalog: Arc<Catalog>,
     catalog_changed: bool,
@@ -164,9 +179,11 @@ struct Applier<'a> {
 }
 
 impl<'a> Applier<'a> {
-    fn new(core: &'a Core) -> Applier<'a> {
+    fn new(core: &'a Core, behind: Option<&'a Behind<'a>>) -> Applier<'a> {
         Applier {
             core,
+            behind,
+            may_lag: false,
             catalog: core.published.catalog(),
             catalog_changed: false,
             changes: Changes::default(),
@@ -273,8 +290,14 @@ impl<'a> Applier<'a> {
             // Nothing of the entry at work, or the last operation of it.
             let at =
                 if self.done_to > 0 { OpTime { time: self.done_to, ..self.entry } } else { self.applied };
-            let batch = std::mem::take(&mut self.batch);
-            let (bytes, written) = core.commits.write(batch, &self.locks, Some(at), 0);
+            let mut batch = std::mem::take(&mut self.batch);
+            let (bytes, written) = match self.behind.filter(|_| self.may_lag) {
+                Some(behind) => {
+                    let bytes = core.commits.seal(&mut batch, &self.locks, Some(at));
+                    (bytes, behind.write(batch))
+                }
+                None => core.commits.write(batch, &self.locks, Some(at), 0),
+            };
             if written.is_err() {
                 self.cannot_write = true;
                 // Nothing has become visible.
@@ -306,7 +329,20 @@ impl<'a> Applier<'a> {
         if self.batch.size_in_bytes() > BATCH_BYTES && !self.in_transaction { self.write() } else { Ok(()) }
     }
 
+    /// Waits until what is applied can be read.
+    fn catch_up(&mut self) -> Result<()> {
+        self.may_lag = false;
+        let caught_up = self.behind.map_or(Ok(()), Behind::catch_up);
+        self.cannot_write |= caught_up.is_err();
+        caught_up
+    }
+
     fn operation(&mut self, fields: &Operation<'a>) -> Result<()> {
+        if fields.op != Some("i") {
+            self.catch_up()?;
+        } else if !self.in_transaction {
+            self.may_lag = true;
+        }
         match fields.op {
             Some("i" | "u" | "d") => {
                 self.document(fields, Now::Given)?;

@@ -38,7 +38,7 @@ pub(crate) struct Redone {
 /// Computes what the operations of a prepared transaction change: what it holds keeps that from changing, or it is computed
 /// with the pipeline held.
 pub(crate) fn redo(core: &Core, operations: &[u8]) -> Result<Redone> {
-    let mut applier = Applier::new(core);
+    let mut applier = Applier::new(core, None);
     applier.operations(operations)?;
     let Applier { batch, counts, locks, .. } = applier;
     Ok(Redone { batch, counts, locks })
@@ -47,7 +47,7 @@ pub(crate) fn redo(core: &Core, operations: &[u8]) -> Result<Redone> {
 /// Takes what a prepared transaction holds, from whoever has it: the locks of what its operations change, passes through
 /// gates, and holds on them. The pipeline is held, or nobody else is there yet.
 fn seize(core: &Core, operations: &[u8]) -> Result<Holding> {
-    let mut applier = Applier::new(core);
+    let mut applier = Applier::new(core, None);
     applier.writes = Some(Overlay::default());
     applier.operations(operations)?;
     let Applier { mut locks, writes, .. } = applier;

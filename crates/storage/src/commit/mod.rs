@@ -180,19 +180,34 @@ impl Commits {
         at: Option<OpTime>,
         as_of: u64,
     ) -> (u64, Result<()>) {
-        let db = &self.base.db;
-        let next = self.next_position(at);
-        batch.put_cf(db.cf(Cf::Catalog), catalog_key::POSITION, next.encode());
-        let bytes = batch.size_in_bytes() as u64;
         let mut recent = self.recent.lock();
-        recent.committed(locks, as_of);
+        let bytes = self.seal_under(&mut recent, &mut batch, (locks, as_of), at);
         let touched = self.watch.touched(&batch);
-        let written = db.write(batch);
+        let written = self.base.db.write(batch);
         drop(recent);
         if let (Ok(()), Some((touched, watcher))) = (&written, touched) {
             watcher(touched);
         }
         (bytes, written)
+    }
+
+    /// [`Commits::write`] at a start, when nobody reads or watches, but for the writing: that is left to the caller, in the order of the
+    /// calls.
+    pub fn seal(&self, batch: &mut WriteBatch, locks: &[LockKey], at: Option<OpTime>) -> u64 {
+        self.seal_under(&mut self.recent.lock(), batch, (locks, 0), at)
+    }
+
+    fn seal_under(
+        &self,
+        recent: &mut Recent,
+        batch: &mut WriteBatch,
+        (locks, as_of): (&[LockKey], u64),
+        at: Option<OpTime>,
+    ) -> u64 {
+        let next = self.next_position(at);
+        batch.put_cf(self.base.db.cf(Cf::Catalog), catalog_key::POSITION, next.encode());
+        recent.committed(locks, as_of);
+        batch.size_in_bytes() as u64
     }
 
     /// Has a watcher told of all changes of these collections (their records' prefixes, their UUIDs) that are not visible yet, and of no

@@ -17,11 +17,14 @@ pub(crate) mod repair;
 pub(crate) mod rollback;
 
 use std::sync::Arc;
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::thread::Scope;
 use std::time::{Duration, Instant};
 
-use sheaf_errors::{Code, Result};
+use sheaf_errors::{Code, Error, Result};
+use sheaf_log::{Log, Reader};
 
-use crate::apply::apply_entries;
+use crate::apply::{Behind, Writing, apply_entries_at_start};
 use crate::catalog::Collection;
 use crate::core::Core;
 use crate::critical::must;
@@ -35,41 +38,17 @@ use crate::oplog::{LogEntry, log_error};
 /// So much of the log is read before it is applied.
 const READ_BYTES: usize = 4 << 20;
 /// A longer start keeps what it has done, so that another crash soon after it does not cost all of it again.
-const FLUSH_AFTER: Duration = Duration::from_secs(1);
+const FLUSH_AFTER: Duration = Duration::from_secs(3);
 
 impl Core {
     /// Brings RocksDB from its last flush to the end of the log.
     pub fn recover(&self) -> Result<()> {
         let started = Instant::now();
-        let mut last_flush = started;
         let flushed = self.flushes.flushed();
-        let mut count = 0;
-        if let Some(log) = self.durability.log() {
-            let mut reader = log.read_from(flushed.index + 1).map_err(log_error)?;
-            loop {
-                let entries = read_some(&mut reader)?;
-                if entries.is_empty() {
-                    break;
-                }
-                apply_entries(self, &entries)?;
-                count += entries.len();
-                // What was read need not lie beside what is being flushed.
-                drop(entries);
-                let full = self.flushes.is_due();
-                // A repair changes nothing unless it comes to the end.
-                if (full || last_flush.elapsed() >= FLUSH_AFTER) && self.base.options.repair.is_none() {
-                    // In a set only the replication core, which begins later, knows what of it is committed.
-                    let flushed =
-                        if self.base.is_replica() && full { self.flush_ahead() } else { self.checkpoint() };
-                    match flushed {
-                        // A full disk must not keep the data from being read.
-                        Err(error) if error.code() == Code::OUT_OF_DISK_SPACE => tracing::warn!(%error),
-                        done => done?,
-                    }
-                    last_flush = Instant::now();
-                }
-            }
-        }
+        let count = match self.durability.log() {
+            Some(log) if log.last().index > flushed.index => self.apply_from(log, flushed.index + 1)?,
+            _ => 0,
+        };
         if let Some(log) = self.durability.log() {
             let (end, last) = (log.last(), self.published.last());
             must!(end.index == last.index, "the log ends with entry {}, and applied is {last:?}", end.index);
@@ -86,6 +65,51 @@ impl Core {
             tracing::info!(entries = count, millis, "applied the log's tail");
         }
         Ok(())
+    }
+
+    /// Applies the log from this entry on, and gives how many there were. It is read on one thread, taken apart on this one, and written to
+    /// memtables on a third.
+    fn apply_from(&self, log: &Log, first: u64) -> Result<usize> {
+        let reader = log.read_from(first).map_err(log_error)?;
+        let writing = Writing::default();
+        std::thread::scope(|scope| {
+            let behind = Behind::start(scope, &self.base.db, &writing)?;
+            let mut last_flush = Instant::now();
+            let mut count = 0;
+            for entries in read_ahead(scope, reader)? {
+                let entries = entries?;
+                if entries.is_empty() {
+                    break;
+                }
+                apply_entries_at_start(self, &entries, &behind)?;
+                count += entries.len();
+                // What was read need not lie beside what is being flushed.
+                drop(entries);
+                if self.flushes.is_due() || last_flush.elapsed() >= FLUSH_AFTER {
+                    behind.catch_up()?;
+                    self.flush_while_starting()?;
+                    last_flush = Instant::now();
+                }
+            }
+            behind.catch_up().map(|()| count)
+        })
+    }
+
+    fn flush_while_starting(&self) -> Result<()> {
+        // A repair changes nothing unless it comes to the end.
+        if self.base.options.repair.is_some() {
+            return Ok(());
+        }
+        // In a set only the replication core, which begins later, knows what of it is committed.
+        let ahead = self.base.is_replica() && self.flushes.is_due();
+        match if ahead { self.flush_ahead() } else { self.checkpoint() } {
+            // A full disk must not keep the data from being read.
+            Err(error) if error.code() == Code::OUT_OF_DISK_SPACE => {
+                tracing::warn!(%error);
+                Ok(())
+            }
+            done => done,
+        }
     }
 
     /// Builds that had not committed leave nothing behind.
@@ -159,8 +183,28 @@ impl Core {
     }
 }
 
+/// The entries of the log from a reader on, some at a time; one such piece is read ahead.
+fn read_ahead<'s>(scope: &'s Scope<'s, '_>, mut reader: Reader) -> Result<Receiver<Result<Vec<LogEntry>>>> {
+    let (pieces, read) = sync_channel(0);
+    let work = move || {
+        loop {
+            let piece = read_some(&mut reader);
+            let goes_on = piece.as_ref().is_ok_and(|entries| !entries.is_empty());
+            // Nobody takes it where the start has failed.
+            if pieces.send(piece).is_err() || !goes_on {
+                return;
+            }
+        }
+    };
+    std::thread::Builder::new()
+        .name("sheaf-start".to_owned())
+        .spawn_scoped(scope, work)
+        .map_err(|error| Error::new(Code::INTERNAL_ERROR, format!("no thread for a start: {error}")))?;
+    Ok(read)
+}
+
 /// The next entries of the log.
-fn read_some(reader: &mut sheaf_log::Reader) -> Result<Vec<LogEntry>> {
+fn read_some(reader: &mut Reader) -> Result<Vec<LogEntry>> {
     let mut entries = Vec::new();
     let mut bytes = 0;
     while bytes < READ_BYTES

@@ -249,3 +249,45 @@ fn a_torn_end_of_the_manifest_is_cut() {
     assert_eq!(all(&engine, C).len(), 4);
     assert_valid(&engine, C);
 }
+
+#[test]
+fn a_long_end_of_the_log_with_everything_in_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = open(dir.path());
+    create(&engine, C, doc! {});
+    engine.checkpoint().unwrap();
+    let text = "x".repeat(600);
+    let insert_some = |first: i32| {
+        let mut unit = engine.write(GO_ON);
+        let collection = unit.collection(C).unwrap().unwrap();
+        for n in first..first + 8000 {
+            unit.insert(&collection, doc! { "_id": n, "a": n % 100, "text": &text }.as_raw()).unwrap();
+        }
+        unit.commit().unwrap();
+    };
+    // Each of these needs what was inserted right before it, which may be on its way to the memtables.
+    for round in 0..3 {
+        let first = round * 10_000;
+        insert_some(first);
+        let mut unit = engine.write(GO_ON);
+        for n in (first..first + 8000).rev().step_by(400) {
+            change(&mut unit, C, n, Some(&doc! { "_id": n, "a": -n })).unwrap();
+        }
+        change(&mut unit, C, first + 7998, None).unwrap();
+        unit.commit().unwrap();
+        insert_some(first + 100_000);
+        let name = format!("a_{round}");
+        build(&engine, C, &index_spec(doc! { "a": 1, "_id": round }, &name, doc! {})).unwrap();
+        insert_some(first + 200_000);
+        rename(&engine, C, "db.other", false).unwrap();
+        rename(&engine, "db.other", C, false).unwrap();
+    }
+    insert_some(1_000_000);
+    let expected = all(&engine, C);
+    let again = open(crash_copy(dir.path()).path());
+    assert!(again.last_applied().index == engine.last_applied().index);
+    assert_eq!(all(&again, C).len(), expected.len());
+    assert!(all(&again, C) == expected);
+    assert_eq!(again.catalog().collection(C).unwrap().count(), expected.len() as u64);
+    assert_valid(&again, C);
+}

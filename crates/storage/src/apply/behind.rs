@@ -74,6 +74,9 @@ impl Writing {
         // Who waits for it would wait for ever.
         let _critical = Critical::enter("applying the log at a start");
         for batch in handed {
+            // Long enough for whoever would read too early.
+            #[cfg(test)]
+            std::thread::sleep(std::time::Duration::from_millis(5));
             let written = db.write(batch);
             let mut state = self.state.lock();
             state.busy = false;

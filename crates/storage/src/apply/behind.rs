@@ -76,7 +76,9 @@ impl Writing {
         for batch in handed {
             // Long enough for whoever would read too early.
             #[cfg(test)]
-            std::thread::sleep(std::time::Duration::from_millis(5));
+            if batch.size_in_bytes() > 1 << 20 {
+                std::thread::sleep(std::time::Duration::from_millis(100));
+            }
             let written = db.write(batch);
             let mut state = self.state.lock();
             state.busy = false;

@@ -265,24 +265,31 @@ fn a_long_end_of_the_log_with_everything_in_it() {
         }
         unit.commit().unwrap();
     };
-    // Each of these needs what was inserted right before it, which may be on its way to the memtables.
-    for round in 0..3 {
-        let first = round * 10_000;
-        insert_some(first);
+    let change_some = |first: i32| {
         let mut unit = engine.write(GO_ON);
         for n in (first..first + 8000).rev().step_by(400) {
             change(&mut unit, C, n, Some(&doc! { "_id": n, "a": -n })).unwrap();
         }
         change(&mut unit, C, first + 7998, None).unwrap();
         unit.commit().unwrap();
+    };
+    // A build flushes, so the first of these are not replayed: what follows the last one is.
+    for round in 0..2 {
+        let first = round * 10_000;
+        insert_some(first);
+        change_some(first);
         insert_some(first + 100_000);
-        let name = format!("a_{round}");
-        build(&engine, C, &index_spec(doc! { "a": 1, "_id": round }, &name, doc! {})).unwrap();
+        build(&engine, C, &index_spec(doc! { "a": 1, "_id": round }, &format!("a_{round}"), doc! {}))
+            .unwrap();
         insert_some(first + 200_000);
         rename(&engine, C, "db.other", false).unwrap();
         rename(&engine, "db.other", C, false).unwrap();
     }
-    insert_some(1_000_000);
+    // Each of these needs what was inserted right before it, which may be on its way to the memtables.
+    for round in 0..3 {
+        insert_some(1_000_000 + round * 10_000);
+        change_some(1_000_000 + round * 10_000);
+    }
     let expected = all(&engine, C);
     let again = open(crash_copy(dir.path()).path());
     assert!(again.last_applied().index == engine.last_applied().index);

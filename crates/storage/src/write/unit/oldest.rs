@@ -27,6 +27,8 @@ impl Oldest {
         let (lower, upper) = prefix_range(collection.ident);
         let mut options = rocksdb::ReadOptions::default();
         options.set_iterate_upper_bound(upper.to_vec());
+        // Nobody reads again what goes.
+        options.fill_cache(false);
         let mut cell = IterCell::open(db, Cf::Records, options);
         match trimmed {
             Some(key) if key.starts_with(&lower) => {

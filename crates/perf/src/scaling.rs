@@ -1,4 +1,5 @@
-//! Throughput of each operation with 1 to 64 clients: it must grow to the limit of the cores and then stay flat.
+//! Throughput of each operation with 1 to 1,000 clients: it must grow to the limit of the cores and then stay flat. And how much longer than
+//! usual the slowest of 64 clients' operations take.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -11,7 +12,9 @@ use crate::latency::{fill, find_message, insert_message, spread, update_message}
 use crate::process::Server;
 use crate::{Settings, table};
 
-const CLIENTS: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
+const CLIENTS: [usize; 9] = [1, 2, 4, 8, 16, 32, 64, 256, 1000];
+/// Of so many clients the slowest operations are told.
+const CROWD: usize = 64;
 
 /// The n-th request of a kind.
 type Make = fn(u64) -> Vec<u8>;
@@ -49,56 +52,85 @@ pub(crate) fn run(settings: &Settings) -> io::Result<()> {
     })?;
     let sequence = AtomicU64::new(0);
     let seconds = if settings.quick { 0.5 } else { 3.0 };
-    let mut rows = Vec::new();
+    let (mut rows, mut tails) = (Vec::new(), Vec::new());
     for (name, make) in KINDS {
-        let mut row = vec![name.to_owned()];
+        let mut rates = Vec::new();
         for clients in CLIENTS {
-            row.push(format!("{:.0}", throughput(&server, clients, seconds, make, &sequence)?));
+            let (rate, mut latencies) = throughput(&server, clients, seconds, make, &sequence)?;
+            rates.push(rate);
+            if clients == CROWD {
+                tails.push(tail(name, &mut latencies));
+            }
         }
-        rows.push(row);
+        rows.push(row(name, &rates));
     }
     println!("Operations per second; the clients run on the same cores ({}) as the server.\n", cores());
     let mut head = vec!["clients".to_owned()];
     head.extend(CLIENTS.map(|clients| clients.to_string()));
+    head.extend(["least from 2 on, of the best", "aim"].map(str::to_owned));
     table(&head.iter().map(String::as_str).collect::<Vec<_>>(), &rows);
+    println!();
+    table(&[&format!("{CROWD} clients"), "p50 us", "p99.9 us", "ratio", "aim"], &tails);
     Ok(())
+}
+
+fn row(name: &str, rates: &[f64]) -> Vec<String> {
+    let several = &rates[1..];
+    let (least, best) =
+        (several.iter().copied().fold(f64::MAX, f64::min), several.iter().copied().fold(0.0, f64::max));
+    let mut row = vec![name.to_owned()];
+    row.extend(rates.iter().map(|rate| format!("{rate:.0}")));
+    row.extend([format!("{:.2}", least / best), "0.95".to_owned()]);
+    row
+}
+
+fn tail(name: &str, latencies: &mut [u32]) -> Vec<String> {
+    latencies.sort_unstable();
+    let at = |part: f64| latencies[((latencies.len() - 1) as f64 * part) as usize];
+    let (median, slowest) = (at(0.5), at(0.999));
+    let ratio = f64::from(slowest) / f64::from(median.max(1));
+    vec![name.to_owned(), median.to_string(), slowest.to_string(), format!("{ratio:.1}"), "5".to_owned()]
 }
 
 fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, |n| n.get())
 }
 
+/// Operations per second, and the microseconds that each took.
 fn throughput(
     server: &Server,
     clients: usize,
     seconds: f64,
     make: Make,
     sequence: &AtomicU64,
-) -> io::Result<f64> {
+) -> io::Result<(f64, Vec<u32>)> {
     let stop = AtomicBool::new(false);
     let connections = (0..clients).map(|_| server.connect()).collect::<io::Result<Vec<_>>>()?;
     let began = Instant::now();
-    let total = std::thread::scope(|scope| {
+    let latencies = std::thread::scope(|scope| {
         let workers: Vec<_> = connections
             .into_iter()
             .map(|mut client| {
                 let stop = &stop;
-                scope.spawn(move || -> io::Result<u64> {
-                    let mut done = 0;
+                scope.spawn(move || -> io::Result<Vec<u32>> {
+                    let mut latencies = Vec::new();
                     while !stop.load(Ordering::Relaxed) {
-                        client.checked(&make(sequence.fetch_add(1, Ordering::Relaxed)))?;
-                        done += 1;
+                        let request = make(sequence.fetch_add(1, Ordering::Relaxed));
+                        let began = Instant::now();
+                        client.checked(&request)?;
+                        latencies.push(began.elapsed().as_micros().try_into().unwrap_or(u32::MAX));
                     }
-                    Ok(done)
+                    Ok(latencies)
                 })
             })
             .collect();
         std::thread::sleep(Duration::from_secs_f64(seconds));
         stop.store(true, Ordering::Relaxed);
-        workers
-            .into_iter()
-            .map(|w| w.join().map_err(|_| io::Error::other("a client panicked"))?)
-            .sum::<io::Result<u64>>()
+        let mut all = Vec::new();
+        for worker in workers {
+            all.extend(worker.join().map_err(|_| io::Error::other("a client panicked"))??);
+        }
+        Ok::<_, io::Error>(all)
     })?;
-    Ok(total as f64 / began.elapsed().as_secs_f64())
+    Ok((latencies.len() as f64 / began.elapsed().as_secs_f64(), latencies))
 }

@@ -52,6 +52,8 @@ pub struct Context {
     pub memory: Memory,
     /// Where latencies go.
     pub recorder: Arc<Recorder>,
+    /// Whether the report tells of every stall; the recorder traces then.
+    pub(crate) tells_stalls: bool,
     /// Set when the run is to end early.
     pub stop: Stop,
     pub(crate) journal: Arc<Journal>,
@@ -233,6 +235,7 @@ impl Context {
             load: Load::unbounded(),
             memory: Memory::default(),
             recorder: Arc::default(),
+            tells_stalls: false,
             stop: Stop::default(),
             journal: Arc::new(Journal::silent()),
             meter: Meter::default(),

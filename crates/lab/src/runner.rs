@@ -246,7 +246,8 @@ impl Run<'_> {
             return Err(Error::usage("this workload does not know PostgreSQL"));
         }
         let mut context = self.context(&running, variation, number)?;
-        if workload.looks_for_stalls() {
+        context.tells_stalls = workload.looks_for_stalls();
+        if context.tells_stalls {
             context.recorder = Arc::new(Recorder::tracing());
         }
         fault::check(&context.faults_planned, &running)?;
@@ -402,7 +403,7 @@ impl Run<'_> {
         let measured = context.measured();
         repetition.seconds = measured.seconds;
         repetition.operations = context.recorder.operations();
-        if !context.under_faults() {
+        if context.tells_stalls {
             // A kind that is asked for in a part of the run only is judged by that part.
             let seconds = |name: &str| {
                 let own = repetition.operations.iter().find(|operation| operation.name == name);

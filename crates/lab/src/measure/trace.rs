@@ -1,7 +1,7 @@
 //! When operations were tried and when they succeeded, finely: to see how long there was no service around a fault, and
 //! how it felt.
 //!
-//! A trace is kept only for runs with faults. All threads write into it without locks: one bit for each millisecond in
+//! A trace is kept only for runs with faults, and for workloads that tell of stalls. All threads write into it without locks: one bit for each millisecond in
 //! which an operation of its kind succeeded, another one for each in which one was under way, and for each tenth of a
 //! second a small histogram.
 

@@ -47,7 +47,7 @@ pub trait Workload: Send + Sync {
     /// The columns of the table, in order.
     fn metrics(&self, context: &Context) -> Vec<Figure>;
 
-    /// Whether it tells of stalls: for a closed loop in which somebody always asks for something.
+    /// Whether it tells of stalls: for a load in which somebody always asks for something.
     fn looks_for_stalls(&self) -> bool {
         false
     }

@@ -1,12 +1,17 @@
 //! The columns that a workload gives the table.
 
+use crate::context::Context;
 use crate::measure::Measured;
+use crate::measure::stalls::Stalls;
 use crate::results::Better;
 
 /// The inserts behind the first seconds: of a short import it says nothing.
 pub const AFTER_FIRST: &str = "inserts/s after 3 s";
 /// How long it took until the shards were even, where they came to be.
 pub const UNTIL_EVEN: &str = "until even";
+
+/// The longest time in which nothing of some kind succeeded.
+pub const LONGEST_STALL: &str = "longest stall";
 
 /// The figures that a repetition may lack.
 pub const MAY_LACK: [&str; 2] = [AFTER_FIRST, UNTIL_EVEN];
@@ -63,4 +68,15 @@ pub(super) fn latencies(
         percentiles.iter().map(figure).collect::<Vec<_>>()
     };
     operations.iter().flat_map(of).collect()
+}
+
+/// What the stalls of some operations come to, which were asked for in so many seconds: the longest, and how many there
+/// were.
+pub(super) fn stalls(context: &Context, operations: &[&str], seconds: f64) -> [Figure; 3] {
+    let stalls = Stalls::of(&context.recorder.traces(), operations, seconds);
+    [
+        Figure::lower(LONGEST_STALL, "us", stalls.longest_ms as f64 * 1e3),
+        Figure::lower("gaps > 100 ms", "", stalls.over_100 as f64),
+        Figure::lower("gaps > 250 ms", "", stalls.over_250 as f64),
+    ]
 }

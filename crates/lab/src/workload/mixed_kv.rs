@@ -193,6 +193,7 @@ impl Workload for MixedKv {
         let measured = context.measured();
         let total: f64 = OPERATIONS.iter().map(|name| measured.rate(name)).sum();
         let mut figures = vec![Figure::higher("operations/s", "1/s", total)];
+        let mut done = Vec::new();
         for (name, weight) in OPERATIONS.into_iter().zip([weights.get, weights.put, weights.insert]) {
             if weight == 0 {
                 continue;
@@ -206,8 +207,14 @@ impl Workload for MixedKv {
                     totals.percentile_us(percentile),
                 ));
             }
+            done.push(name);
         }
+        figures.extend(super::stalls(context, &done, measured.seconds));
         figures
+    }
+
+    fn looks_for_stalls(&self) -> bool {
+        true
     }
 }
 

@@ -32,8 +32,8 @@ mod versions;
 mod ycsb;
 
 pub use contract::Workload;
-use figure::latencies;
 pub use figure::{Figure, MAY_LACK};
+use figure::{LONGEST_STALL, latencies, stalls};
 pub use memory::Memory;
 
 /// Makes a workload.

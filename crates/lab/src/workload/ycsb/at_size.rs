@@ -16,11 +16,10 @@ use crate::context::{Context, Group, Worker};
 use crate::doctor::{self, Reads};
 use crate::error::{Error, Result};
 use crate::experiment::Settings;
-use crate::measure::stalls::Stalls;
 use crate::measure::{Load, Measured, Span};
 use crate::results::Check;
 use crate::workload::findings::Findings;
-use crate::workload::{Figure, Workload, memory};
+use crate::workload::{Figure, LONGEST_STALL, Workload, memory, stalls};
 
 /// Settings of the workload.
 #[derive(Clone, Debug, Deserialize)]
@@ -202,11 +201,10 @@ impl AtSize {
             let times = reads.percentile_us(99.9) / disk.p999_us;
             figures.push(Figure::lower(named("read p99.9 in disk reads"), "", times).aim(DISK_READS));
         }
-        let stalls = Stalls::of(&context.recorder.traces(), &operations, measured.seconds);
-        figures
-            .push(Figure::lower(named("longest stall"), "us", stalls.longest_ms as f64 * 1e3).aim(STALL_US));
-        figures.push(Figure::lower(named("gaps > 100 ms"), "", stalls.over_100 as f64));
-        figures.push(Figure::lower(named("gaps > 250 ms"), "", stalls.over_250 as f64));
+        for figure in stalls(context, &operations, measured.seconds) {
+            let aim = (figure.name == LONGEST_STALL).then_some(STALL_US);
+            figures.push(Figure { name: named(&figure.name), aim, ..figure });
+        }
         if let Some(disk) = part.disk.filter(|_| part.documents > 0) {
             figures.push(amplification(name, disk, part.documents));
         }

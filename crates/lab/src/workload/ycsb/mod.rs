@@ -158,14 +158,23 @@ impl Workload for Ycsb {
         let Some(parsed) = &self.own else { return Vec::new() };
         let measured = context.measured();
         let total: f64 = OPERATIONS.iter().map(|name| measured.rate(name)).sum();
+        let weights = parsed.own.weights.in_order();
+        let done: Vec<&str> = OPERATIONS
+            .into_iter()
+            .zip(weights)
+            .filter(|(_, weight)| *weight > 0)
+            .map(|(name, _)| name)
+            .collect();
         let mut figures = vec![Figure::higher("operations/s", "1/s", total)];
-        for (name, weight) in OPERATIONS.into_iter().zip(parsed.own.weights.in_order()) {
-            if weight == 0 {
-                continue;
-            }
-            figures.extend(super::latencies(&measured, &[(name, name)], &[50.0, 99.0]));
+        for name in &done {
+            figures.extend(super::latencies(&measured, &[(*name, *name)], &[50.0, 99.0]));
         }
+        figures.extend(super::stalls(context, &done, measured.seconds));
         figures
+    }
+
+    fn looks_for_stalls(&self) -> bool {
+        true
     }
 }
 
@@ -229,3 +238,6 @@ impl Weights {
         [self.read, self.update, self.insert, self.scan, self.read_modify_write]
     }
 }
+
+#[cfg(test)]
+mod tests;

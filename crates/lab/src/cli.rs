@@ -1,5 +1,6 @@
 //! The command line of the laboratory: `sheaf bench ...`, `sheaf cluster ...` and `sheaf doctor`.
 
+mod folder;
 mod generator;
 mod letters;
 mod lines;
@@ -14,11 +15,12 @@ use clap::{Args, Subcommand};
 use crate::doctor::Status;
 use crate::error::{Error, Result};
 use crate::experiment::{Experiment, Overrides, ready};
-use crate::journal::Journal;
+use crate::journal::{Journal, now_ms};
 use crate::results::{RunResult, SCHEMA};
 use crate::runner::{self, Observer, RunOptions};
 use crate::stop::Stop;
 use crate::target::Target;
+use folder::Folder;
 use lines::Lines;
 
 pub use crate::cluster::{Cluster, cluster};
@@ -90,7 +92,7 @@ struct RunArgs {
     /// Only rows whose name contains this; repeatable
     #[arg(long = "row", value_name = "PART")]
     rows: Vec<String>,
-    /// Folder for the results [default: a new one below lab-results]
+    /// Folder for the results, without any yet [default: a new one below lab-results]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// Folder in which the servers' data folders are made [default: the system's temporary folder]
@@ -156,18 +158,26 @@ fn run(arguments: &RunArgs) -> Result<ExitCode> {
         keep: arguments.keep,
         seed: arguments.seed,
     };
+    runner::check(&experiment, &options)?;
     std::fs::create_dir_all(&options.data)?;
+    let folder = match &arguments.out {
+        Some(path) => Folder::given(path)?,
+        None => Folder::of_its_own(Path::new(""), &experiment.name, now_ms())?,
+    };
     let stop = stop_on_signals()?;
     let mut observer = Lines::new(arguments.quiet);
     let journal = Arc::new(Journal::new());
-    let result = runner::run(&experiment, &options, journal, &mut observer, &stop)?;
-    let folder = match &arguments.out {
-        Some(folder) => folder.clone(),
-        None => Path::new("lab-results").join(folder_name(&result)),
+    let result = match runner::run(&experiment, &options, journal, &mut observer, &stop) {
+        Ok(result) => result,
+        Err(error) => {
+            folder.give_up();
+            return Err(error);
+        }
     };
-    write(&result, &folder)?;
+    // What was measured is seen even when the disk is full.
     print(&crate::report::table(&result));
-    observer.say(&format!("results: {}", folder.display()));
+    write(&result, folder.path())?;
+    observer.say(&format!("results: {}", folder.path().display()));
     Ok(if stop.is_set() {
         ExitCode::from(EXIT_INTERRUPTED)
     } else if result.passed() {
@@ -175,13 +185,6 @@ fn run(arguments: &RunArgs) -> Result<ExitCode> {
     } else {
         ExitCode::from(EXIT_FAILED)
     })
-}
-
-/// "insert-latency-2026-01-31T10-20-30Z".
-fn folder_name(result: &RunResult) -> String {
-    let seconds = result.started_ms / 1000 * 1000;
-    let date = sheaf_bson::json::iso_date(seconds, false).unwrap_or_else(|| seconds.to_string());
-    format!("{}-{}", result.experiment, date.replace(':', "-"))
 }
 
 const RESULTS: &str = "results.json";
@@ -313,12 +316,5 @@ mod tests {
         std::fs::write(folder.path().join(RESULTS), "{}").unwrap();
         assert!(read(folder.path()).unwrap_err().to_string().contains("not the results of a run"));
         assert!(read(&folder.path().join("nothing")).is_err());
-    }
-
-    #[test]
-    fn folders_are_named_after_experiment_and_time() {
-        let result =
-            RunResult { experiment: "bank".into(), started_ms: 1_700_000_000_123, ..Default::default() };
-        assert_eq!(folder_name(&result), "bank-2023-11-14T22-13-20Z");
     }
 }

@@ -92,14 +92,10 @@ struct Run<'a> {
     result: RunResult,
 }
 
-/// Runs an experiment. What goes wrong within a row is in the row; an error means that there was nothing to run.
-pub fn run(
-    experiment: &Experiment,
-    options: &RunOptions,
-    journal: Arc<Journal>,
-    observer: &mut dyn Observer,
-    stop: &Stop,
-) -> Result<RunResult> {
+/// What is run on what.
+///
+/// Errors: what makes no sense, or is missing.
+fn plan(experiment: &Experiment, options: &RunOptions) -> Result<(Vec<Target>, Vec<Variation>)> {
     if !(options.scale > 0.0 && options.scale.is_finite()) {
         return Err(Error::usage(format!("--scale {}: must be more than 0", options.scale)));
     }
@@ -120,6 +116,23 @@ pub fn run(
     for target in &targets {
         target.check()?;
     }
+    Ok((targets, variations))
+}
+
+/// Whether there is something to run, asked before anything is done.
+pub fn check(experiment: &Experiment, options: &RunOptions) -> Result<()> {
+    plan(experiment, options).map(drop)
+}
+
+/// Runs an experiment. What goes wrong within a row is in the row; an error means that there was nothing to run.
+pub fn run(
+    experiment: &Experiment,
+    options: &RunOptions,
+    journal: Arc<Journal>,
+    observer: &mut dyn Observer,
+    stop: &Stop,
+) -> Result<RunResult> {
+    let (targets, variations) = plan(experiment, options)?;
     let began = Instant::now();
     let mut run = Run {
         experiment,

@@ -141,8 +141,10 @@ fn metrics(run: &RunResult) -> String {
             let cells: String = run.rows.iter().map(|row| cell(row, column.0)).collect();
             let _ = writeln!(html, "<tr><td>{}</td>{cells}</tr>", head(column));
         }
-        let cells: String = run.rows.iter().map(verdict).collect();
-        let _ = writeln!(html, "<tr><td>checks</td>{cells}</tr>");
+        if checked {
+            let cells: String = run.rows.iter().map(verdict).collect();
+            let _ = writeln!(html, "<tr><td>checks</td>{cells}</tr>");
+        }
     }
     html.push_str("</table></div>\n");
     let spread = if repetitions > 1 {
@@ -400,6 +402,22 @@ mod tests {
         }
         let html = page(&run);
         assert!(html.contains("<tr><td>further 11 (MB/s)</td><td class=\"n\">"));
+        assert!(html.contains("<tr><td>checks</td>"));
+    }
+
+    #[test]
+    fn groups_of_metrics_have_no_checks_of_their_own() {
+        let mut run = sample::run();
+        run.rows.truncate(1);
+        let metric = run.rows[0].metrics[0].clone();
+        let named = |i: usize| crate::results::Metric {
+            name: format!("{}: m{}", ["A", "B"][i % 2], i / 2),
+            ..metric.clone()
+        };
+        run.rows[0].metrics = (0..24).map(named).collect();
+        let html = page(&run);
+        assert!(html.contains("<tr><td>m11 (MB/s)</td><td class=\"n\">"));
+        assert!(!html.contains("<tr><td>checks</td>"));
     }
 
     #[test]

@@ -113,7 +113,16 @@ fn plan(experiment: &Experiment, options: &RunOptions) -> Result<(Vec<Target>, V
         [] => experiment.targets.iter().map(|text| text.parse()).collect::<Result<Vec<Target>>>()?,
         given => given.to_vec(),
     };
+    let known = |name: &str| workload::by_name(name).is_some_and(|workload| workload.knows_postgresql());
     for target in &targets {
+        if target.is_postgresql() && !known(&experiment.workload) {
+            let others: Vec<_> = workload::names().filter(|name| known(name)).collect();
+            return Err(Error::usage(format!(
+                "--target {target}: {} does not run on PostgreSQL; {} does",
+                experiment.name,
+                others.join(", ")
+            )));
+        }
         target.check()?;
     }
     Ok((targets, variations))
@@ -255,9 +264,6 @@ impl Run<'_> {
         row.target.clone_from(&running.name);
         let (program, version) = running.name.split_once(' ').unwrap_or((&running.name, ""));
         self.result.environment.versions.insert(program.to_owned(), version.to_owned());
-        if matches!(running.database, Database::PostgreSql(_)) && !workload.knows_postgresql() {
-            return Err(Error::usage("this workload does not know PostgreSQL"));
-        }
         let mut context = self.context(&running, variation, number)?;
         context.tells_stalls = workload.looks_for_stalls();
         if context.tells_stalls {

@@ -64,3 +64,20 @@ fn a_target_that_does_not_start_fails_its_row_with_the_log() {
     // Nothing is left behind but the program.
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
 }
+
+#[test]
+fn a_target_that_the_workload_does_not_know_is_refused_before_anything_runs() {
+    let asked = |name: &str, target: &str| {
+        let targets = vec![target.parse().unwrap()];
+        check(&Experiment::open(name).unwrap(), &RunOptions { targets, ..RunOptions::default() })
+    };
+    for target in ["postgres", "postgresql://user:secret@127.0.0.1/lab"] {
+        let error = asked("ycsb", target).unwrap_err();
+        assert!(matches!(error, Error::Usage(_)), "{error}");
+        let text = error.to_string();
+        assert!(text.contains("ycsb does not run on PostgreSQL; bank does"), "{text}");
+        assert!(text.starts_with("--target postgres") && !text.contains("secret"), "{text}");
+    }
+    asked("bank", "postgresql://127.0.0.1/lab").unwrap();
+    asked("ycsb", "mongodb://127.0.0.1:1").unwrap();
+}

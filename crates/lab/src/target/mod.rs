@@ -103,6 +103,11 @@ impl Target {
         }
     }
 
+    /// Whether it is a PostgreSQL, which few workloads know.
+    pub fn is_postgresql(&self) -> bool {
+        matches!(self, Target::Postgres | Target::PostgresAt(_))
+    }
+
     /// Whether the laboratory starts and ends it.
     pub fn is_launched(&self) -> bool {
         !matches!(self, Target::Deployment(_) | Target::PostgresAt(_))

@@ -19,7 +19,15 @@ impl Settings {
 
     /// As the workload's own type, which should deny unknown fields, so that a slip of the pen is seen.
     pub fn parse<T: DeserializeOwned>(&self) -> Result<T> {
-        self.parse_part().map_err(|error| Error::usage(format!("settings: {error}")))
+        self.parse_part().map_err(|error| {
+            // Of values nobody knows where they stood; of a text it is known.
+            let text = serde_yaml_ng::to_string(&self.0).ok();
+            let placed = text.and_then(|text| serde_yaml_ng::from_str::<T>(&text).err());
+            let what = placed.unwrap_or(error).to_string();
+            // Those are lines of the text that was made here.
+            let what = what.rsplit_once(" at line ").map_or(what.as_str(), |(what, _)| what);
+            Error::usage(format!("settings: {what}"))
+        })
     }
 
     pub(super) fn parse_part<T: DeserializeOwned>(&self) -> Result<T, serde_yaml_ng::Error> {

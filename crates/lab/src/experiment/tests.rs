@@ -141,3 +141,29 @@ fn every_ready_made_experiment_is_part_of_the_program_and_parses() {
     }
     assert_eq!(files, ready().count());
 }
+
+#[test]
+fn what_is_set_wrongly_is_told_with_its_value_and_what_is_expected() {
+    let experiment = Experiment::open("ycsb-a").unwrap();
+    for (text, words) in [
+        ("phases.measure.seconds=-1", &["phases.measure.seconds", "-1", "0 or more"][..]),
+        (
+            "phases.measure=banana",
+            &["--set phases.measure", "banana", "{seconds: 30} or {operations: 100000}"],
+        ),
+        ("phases.measure.operations=-5", &["phases.measure", "operations", "-5"]),
+        ("phases.warm_up={seconds: 1, operations: 1}", &["phases.warm_up", "either", "both"]),
+        ("phases.warm_up={}", &["phases.warm_up", "either", "neither"]),
+        ("phases.rate=0", &["phases.rate", "0 is no rate", "more than 0"]),
+        ("weights=5", &["settings: weights: ", "5", "{read: 50, update: 50}"]),
+        ("clients=many", &["settings: clients: ", "many", "u32"]),
+    ] {
+        let mut overrides = Overrides::default();
+        overrides.add(text).unwrap();
+        let asked = |rows: Vec<Variation>| rows.iter().try_for_each(|row| row.check(&experiment.workload));
+        let error = experiment.variations(&overrides).and_then(asked).unwrap_err().to_string();
+        for word in words {
+            assert!(error.contains(word), "{text} should say {word:?}: {error}");
+        }
+    }
+}

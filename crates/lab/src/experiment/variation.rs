@@ -137,7 +137,7 @@ pub struct ServerOptions {
 
 /// How long a run is, and how operations arrive.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "phases, as in {measure: {seconds: 30}, rate: 1000}")]
 pub struct Phases {
     /// What comes first and is not measured. Default: nothing.
     pub warm_up: Option<Length>,
@@ -149,7 +149,11 @@ pub struct Phases {
 
 /// `{seconds: 30}` or `{operations: 100000}`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "snake_case")]
+#[serde(
+    deny_unknown_fields,
+    rename_all = "snake_case",
+    expecting = "a length, {seconds: 30} or {operations: 100000}"
+)]
 pub struct Length {
     /// Seconds.
     pub seconds: Option<f64>,
@@ -266,7 +270,11 @@ impl Phases {
         let arrival = match self.rate {
             None => Arrival::Closed,
             Some(per_second) if per_second > 0.0 && per_second.is_finite() => Arrival::Open { per_second },
-            Some(rate) => return Err(Error::usage(format!("phases.rate: {rate} is no rate"))),
+            Some(rate) => {
+                return Err(Error::usage(format!(
+                    "phases.rate: {rate} is no rate: say how many operations a second, more than 0"
+                )));
+            }
         };
         let warm_up = self.warm_up.map(|length| length.span("warm_up", scale, 0.1)).transpose()?;
         let measure = self.measure.map(|length| length.span("measure", scale, SHORTEST_S)).transpose()?;
@@ -283,7 +291,13 @@ impl Length {
             (None, Some(operations)) => {
                 Ok(Span::Operations(((operations as f64 * scale).round() as u64).max(1)))
             }
-            _ => Err(Error::usage(format!("phases.{phase}: give either seconds or operations"))),
+            (Some(seconds), None) => {
+                Err(Error::usage(format!("phases.{phase}.seconds: {seconds} is no length: say 0 or more")))
+            }
+            (seconds, _) => Err(Error::usage(format!(
+                "phases.{phase}: give either seconds or operations; it has {}",
+                if seconds.is_some() { "both" } else { "neither" }
+            ))),
         }
     }
 }

@@ -43,7 +43,7 @@ struct Own {
 
 /// How often each operation is done, in relation to the others.
 #[derive(Clone, Copy, Debug, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[serde(deny_unknown_fields, default, expecting = "weights, as in {get: 10, put: 1}")]
 struct Weights {
     /// Reads a document.
     get: u32,

@@ -47,7 +47,7 @@ struct Own {
 }
 
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[serde(deny_unknown_fields, default, expecting = "weights, as in {read: 50, update: 50}")]
 struct Weights {
     read: u32,
     update: u32,

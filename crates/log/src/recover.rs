@@ -37,6 +37,8 @@ pub(crate) struct Scanner {
     salt: Salt,
     /// Bytes of payloads whose checksums were computed.
     pub checksummed: u64,
+    /// Bytes read so far.
+    pub read: u64,
     pub offset: u64,
     buffer: Vec<u8>,
     /// What of the buffer has been read, and where.
@@ -67,6 +69,7 @@ impl Scanner {
             bytes,
             salt,
             checksummed: 0,
+            read: 0,
             offset: SEGMENT_HEADER_LEN,
             buffer: Vec::new(),
             filled: 0,
@@ -114,6 +117,7 @@ impl Scanner {
                 self.buffer.resize(want, 0);
             }
             self.source.read(&mut self.buffer[..want], at)?;
+            self.read += want as u64;
             self.filled = want;
             self.buffer_at = at;
         }
@@ -189,7 +193,13 @@ impl Scanner {
     fn likely_head(&mut self, mut at: u64, index: u64) -> Result<Option<u64>> {
         const INDEX: usize = 16;
         while at + (HEADER_LEN as u64) <= self.bytes {
-            let len = CHUNK.min((self.bytes - at) as usize);
+            // What has been read is looked through to its end: a place that was none has the next one a byte behind it.
+            let there =
+                (self.buffer_at + self.filled as u64).checked_sub(at).filter(|_| at >= self.buffer_at);
+            let len = match there {
+                Some(there) if there >= HEADER_LEN as u64 => there as usize,
+                _ => CHUNK.min((self.bytes - at) as usize),
+            };
             let Some(bytes) = self.bytes_at(at, len)? else { return Ok(None) };
             let places = len + 1 - HEADER_LEN;
             let found = bytes[INDEX..].windows(8).take(places).position(|window| {
@@ -231,6 +241,9 @@ pub(crate) struct Tail {
     /// Bytes of payloads that were checksummed in the segment that was cut.
     #[cfg_attr(not(test), allow(dead_code))]
     pub checksummed: u64,
+    /// Bytes that were read of it.
+    #[cfg_attr(not(test), allow(dead_code))]
+    pub read: u64,
 }
 
 /// Scans the segments from the one that holds `applied + 1` on, cuts a torn tail, removes segments
@@ -336,7 +349,7 @@ fn cut(
     for later in &segments[at + 1..] {
         claimed = claimed || Scanner::of(later)?.claims_more(SEGMENT_HEADER_LEN, tail.last.index)?;
     }
-    tail.checksummed = scanner.checksummed;
+    (tail.checksummed, tail.read) = (scanner.checksummed, scanner.read);
     if claimed {
         return Err(Error::Damaged {
             segment: segments[at].name(),

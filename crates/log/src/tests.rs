@@ -389,6 +389,17 @@ fn a_document_that_looks_like_entries_makes_no_work() {
 }
 
 #[test]
+fn a_document_full_of_numbers_is_read_once() {
+    // Each of 400,000 places may be where an entry's number stands.
+    let document: Vec<u8> = (0..400_000u64).flat_map(|number| (1000 + number).to_le_bytes()).collect();
+    let dir = old_folder(&document);
+    let (mut segments, torn) = list(dir.path()).unwrap();
+    let tail = recover(&mut segments, torn, OpTime::default()).unwrap();
+    assert_eq!(tail.last.index, 1);
+    assert!(tail.read < 4 * document.len() as u64, "{} bytes were read", tail.read);
+}
+
+#[test]
 fn a_document_with_whole_entries_in_it_does_not_pass_for_the_log() {
     for salt in [Salt(0), Salt(12345)] {
         let dir = tempfile::tempdir().unwrap();

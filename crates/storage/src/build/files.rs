@@ -6,7 +6,7 @@ use rocksdb::{IngestExternalFileOptions, SstFileWriter};
 use sheaf_errors::Result;
 
 use crate::core::Core;
-use crate::db::{Cf, Db, io_error};
+use crate::db::{Db, io_error};
 use crate::keys::PREFIX;
 
 /// A file is closed when it has grown to this.
@@ -92,10 +92,6 @@ impl Core {
         options.set_snapshot_consistency(false);
         // A flush is ours to trigger, with its log position. There is nothing of these indexes in memtables.
         options.set_allow_blocking_flush(false);
-        self.base
-            .db
-            .raw()
-            .ingest_external_file_cf_opts(self.base.db.cf(Cf::Indexes), &options, files)
-            .map_err(io_error)
+        self.base.db.ingest(&options, files)
     }
 }

@@ -53,7 +53,7 @@ impl Watch {
         let mut watched = self.watched.lock();
         self.any.store(!collections.is_empty() && watcher.is_some(), Ordering::Release);
         *watched =
-            Watched { collections, watcher, families: [Cf::Records, Cf::Sessions].map(|cf| number(db, cf)) };
+            Watched { collections, watcher, families: [Cf::Records, Cf::Sessions].map(|cf| db.number(cf)) };
     }
 
     /// What a batch is about to change, and who is to be told.
@@ -68,23 +68,6 @@ impl Watch {
         let watcher = watched.watcher.clone().filter(|_| !found.is_empty())?;
         Some((found, watcher))
     }
-}
-
-/// A column family's number, as batches have it.
-fn number(db: &Db, cf: Cf) -> u32 {
-    struct Seen(u32);
-    impl WriteBatchIteratorCf for Seen {
-        fn put_cf(&mut self, family: u32, _: &[u8], _: &[u8]) {
-            self.0 = family;
-        }
-        fn delete_cf(&mut self, _: u32, _: &[u8]) {}
-        fn merge_cf(&mut self, _: u32, _: &[u8], _: &[u8]) {}
-    }
-    let mut batch = WriteBatch::default();
-    batch.put_cf(db.cf(cf), b"", b"");
-    let mut seen = Seen(0);
-    batch.iterate_cf(&mut seen);
-    seen.0
 }
 
 struct Reader<'w> {

@@ -1,27 +1,32 @@
 //! RocksDB as this crate uses it: one database, four column families, no write-ahead log of its own.
 //!
 //! - [`direct`]: whether files can be written past the page cache;
+//! - [`gaps`]: stretches of deleted keys, which seeks need not walk over again;
 //! - [`sink`]: where changes of keys go;
 //! - [`listener`]: what RocksDB tells of its flushes and errors;
 //! - [`manifest`]: the end of its list of files after a power failure.
 
 mod direct;
+mod gaps;
 mod listener;
 mod manifest;
 pub(crate) mod sink;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Instant;
 
 use rocksdb::{
     BlockBasedIndexType, BlockBasedOptions, Cache, ColumnFamily, ColumnFamilyDescriptor, DB,
-    DBCompressionType, DBPinnableSlice, DBRawIterator, FlushOptions, LruCacheOptions, ReadOptions, Snapshot,
-    WriteBatch, WriteOptions,
+    DBCompressionType, DBPinnableSlice, DBRawIterator, FlushOptions, IngestExternalFileOptions,
+    LruCacheOptions, ReadOptions, Snapshot, WriteBatch, WriteBatchIteratorCf, WriteOptions,
 };
 use self_cell::self_cell;
 use sheaf_errors::{Code, Error, Result};
 
 use crate::options::Options;
+use gaps::Gaps;
+pub(crate) use gaps::Way;
 use listener::{Events, listen};
 
 /// Column families by kind of data.
@@ -64,6 +69,9 @@ pub(crate) struct Db {
     index_options: rocksdb::Options,
     cache: Cache,
     events: Arc<Events>,
+    gaps: Gaps,
+    /// The numbers of records and indexes in batches.
+    families: [u32; 2],
 }
 
 /// Turns RocksDB's error into ours.
@@ -120,7 +128,9 @@ impl Db {
         let mut write_options = WriteOptions::default();
         write_options.disable_wal(true);
         let index_options = family(Cf::Indexes, options, &cache);
-        Ok(Db { db, write_options, read_options: ReadOptions::default(), index_options, cache, events })
+        let families = [Cf::Records, Cf::Indexes].map(|cf| number(&db, cf));
+        let (read_options, gaps) = (ReadOptions::default(), Gaps::default());
+        Ok(Db { db, write_options, read_options, index_options, cache, events, gaps, families })
     }
 
     pub fn raw(&self) -> &DB {
@@ -145,7 +155,19 @@ impl Db {
     }
 
     pub fn write(&self, batch: WriteBatch) -> Result<()> {
+        let _writing = self.gaps.writing(&batch, self.families);
         self.db.write_opt(batch, &self.write_options).map_err(io_error)
+    }
+
+    /// Takes files of entries of indexes in.
+    pub fn ingest(&self, options: &IngestExternalFileOptions, files: Vec<PathBuf>) -> Result<()> {
+        let _ingesting = self.gaps.ingesting();
+        self.db.ingest_external_file_cf_opts(self.cf(Cf::Indexes), options, files).map_err(io_error)
+    }
+
+    /// A column family's number, as batches have it.
+    pub fn number(&self, cf: Cf) -> u32 {
+        number(&self.db, cf)
     }
 
     /// What RocksDB tells of its background work.
@@ -224,6 +246,23 @@ impl Db {
     }
 }
 
+fn number(db: &DB, cf: Cf) -> u32 {
+    struct Seen(u32);
+    impl WriteBatchIteratorCf for Seen {
+        fn put_cf(&mut self, family: u32, _: &[u8], _: &[u8]) {
+            self.0 = family;
+        }
+        fn delete_cf(&mut self, _: u32, _: &[u8]) {}
+        fn merge_cf(&mut self, _: u32, _: &[u8], _: &[u8]) {}
+    }
+    let family = db.cf_handle(NAMES[cf as usize]).expect("column families are opened with the database");
+    let mut batch = WriteBatch::default();
+    batch.put_cf(family, b"", b"");
+    let mut seen = Seen(0);
+    batch.iterate_cf(&mut seen);
+    seen.0
+}
+
 /// No shard is smaller than this, so that large blocks and values find room in one.
 const CACHE_SHARD_BYTES: usize = 32 << 20;
 
@@ -297,10 +336,16 @@ fn family(cf: Cf, options: &Options, cache: &Cache) -> rocksdb::Options {
     family
 }
 
+/// A database, and what was known of its gaps before a snapshot of it was taken.
+pub(crate) struct Taken {
+    db: Arc<Db>,
+    known: u64,
+}
+
 self_cell!(
     /// A RocksDB snapshot that keeps its database open.
     pub(crate) struct SnapshotCell {
-        owner: Arc<Db>,
+        owner: Taken,
         #[covariant]
         dependent: Snapshot,
     }
@@ -308,7 +353,13 @@ self_cell!(
 
 impl SnapshotCell {
     pub fn take(db: &Arc<Db>) -> SnapshotCell {
-        SnapshotCell::new(db.clone(), |db| db.db.snapshot())
+        let known = db.gaps.known();
+        SnapshotCell::new(Taken { db: db.clone(), known }, |taken| taken.db.db.snapshot())
+    }
+
+    /// [`Gaps::known`] from before it was taken.
+    pub fn known(&self) -> u64 {
+        self.borrow_owner().known
     }
 
     /// Options for reads at this snapshot; valid only while the snapshot lives.
@@ -335,6 +386,20 @@ impl IterCell {
 
     pub fn iter(&self) -> &DBRawIterator<'_> {
         self.borrow_dependent()
+    }
+
+    /// Goes to the first entry of the way at or behind `key`, but not through [`gaps`]; `exclusive`: the key itself is not wanted, and
+    /// may be found all the same. False when there is none, an error when a read failed.
+    pub fn seek(&mut self, way: &Way<'_>, key: &[u8], exclusive: bool) -> Result<bool> {
+        let beyond = self.borrow_owner().gaps.beyond(way, key, exclusive);
+        let from = beyond.as_deref().unwrap_or(key);
+        let began = Instant::now();
+        let found = self.step(|iter| if way.forward { iter.seek(from) } else { iter.seek_for_prev(from) })?;
+        let db = self.borrow_owner();
+        if db.gaps.is_to_learn(began.elapsed()) {
+            db.gaps.learn(db, way, from, exclusive || beyond.is_some());
+        }
+        Ok(found)
     }
 
     /// Moves the iterator; false when it left its range, an error when a read failed.

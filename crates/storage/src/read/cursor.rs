@@ -8,7 +8,7 @@ use sheaf_bson::key::after_prefix;
 use sheaf_errors::{Code, Result, bail};
 
 use crate::catalog::Collection;
-use crate::db::{Cf, IterCell};
+use crate::db::{Cf, IterCell, Way};
 use crate::index::Index;
 use crate::keys::{EntryParts, FullKey, PREFIX, entry_parts, full_key, prefix_range};
 use crate::read::overlay::Overlay;
@@ -64,6 +64,8 @@ struct Merged {
     /// Where the RocksDB iterator stands on an entry.
     below: bool,
     own: Option<Own>,
+    /// What was known of stretches without entries before the view's snapshot was taken.
+    known: u64,
 }
 
 /// The side of the transaction's own writes.
@@ -96,15 +98,21 @@ impl Merged {
         };
         let own = own.map(|overlay| Own { overlay, next: None, current: false });
         let cell = IterCell::open(&view.at.published.db, cf, options);
-        Ok(Merged { cell, cf, forward: direction == Direction::Forward, lower, upper, below: false, own })
+        let (forward, known) = (direction == Direction::Forward, view.at.snapshot.known());
+        Ok(Merged { cell, cf, forward, lower, upper, below: false, own, known })
     }
 
     /// Goes to the first entry at or after `key` going forward, at or before it going backward;
     /// `exclusive` leaves `key` itself out.
     fn seek(&mut self, key: &[u8], exclusive: bool) -> Result<bool> {
-        let forward = self.forward;
-        let mut found =
-            self.cell.step(|iter| if forward { iter.seek(key) } else { iter.seek_for_prev(key) })?;
+        let way = Way {
+            cf: self.cf,
+            forward: self.forward,
+            lower: &self.lower,
+            upper: &self.upper,
+            known: self.known,
+        };
+        let mut found = self.cell.seek(&way, key, exclusive)?;
         if found && exclusive && self.cell.iter().key() == Some(key) {
             found = self.step_below()?;
         }

@@ -46,6 +46,12 @@ fn facts(host: &Host) -> Vec<Finding> {
     .concat()
 }
 
+/// Bytes that are free on the disk of a folder, or of the nearest one above it that exists.
+pub fn free_space(folder: &Path) -> Option<u64> {
+    let space = rustix::fs::statvfs(&Host::new(Path::new("/"), folder).data).ok()?;
+    Some(space.f_bavail.saturating_mul(space.f_frsize))
+}
+
 /// The findings as text: what is well in one line each, the rest with reason and remedy.
 pub fn print(findings: &[Finding]) -> String {
     let width = findings.iter().map(|f| f.name.chars().count()).max().unwrap_or(0);

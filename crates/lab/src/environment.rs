@@ -16,7 +16,7 @@ pub fn look(data: &Path) -> Result<Environment> {
     Ok(Environment {
         cpu: cpu_name(&read("/proc/cpuinfo")),
         cores: std::thread::available_parallelism().map_or(1, |n| n.get() as u32),
-        memory_bytes: memory(&read("/proc/meminfo"), &cgroup_limits()),
+        memory_bytes: memory_bytes(),
         kernel: format!(
             "{} {}",
             read("/proc/sys/kernel/ostype").trim(),
@@ -41,6 +41,11 @@ fn cpu_name(cpuinfo: &str) -> String {
     value("model name")
         .or_else(|| Some(format!("implementer {} part {}", value("CPU implementer")?, value("CPU part")?)))
         .unwrap_or_else(|| std::env::consts::ARCH.to_owned())
+}
+
+/// Memory that this process may have, in bytes; 0 where the system does not tell.
+pub fn memory_bytes() -> u64 {
+    memory(&std::fs::read_to_string("/proc/meminfo").unwrap_or_default(), &cgroup_limits())
 }
 
 /// Memory of the machine, or of the strictest control group around this process.

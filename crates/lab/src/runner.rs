@@ -1,5 +1,7 @@
 //! Running an experiment: every variation on every target, as often as asked for, from starting servers to the checks.
 
+mod room;
+
 use std::path::PathBuf;
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -22,6 +24,7 @@ use crate::results::{self, Metric, Repetition, Row, RunResult};
 use crate::stop::Stop;
 use crate::target::{LaunchOptions, Running, Target, bring_up, bytes_on_disk};
 use crate::workload::{self, Figure, MAY_LACK, Memory, Workload};
+use room::Room;
 
 /// What the command line says about a run.
 #[derive(Clone, Debug)]
@@ -125,7 +128,21 @@ fn plan(experiment: &Experiment, options: &RunOptions) -> Result<(Vec<Target>, V
         }
         target.check()?;
     }
+    // What a deployment has, which is there already, is not known here.
+    if targets.iter().any(Target::is_launched) {
+        let room = Room::look(&options.data);
+        for variation in &variations {
+            let mut workload = workload_of(experiment)?;
+            workload.configure(&variation.settings)?;
+            room.check(workload.as_ref(), variation, options.scale)?;
+        }
+    }
     Ok((targets, variations))
+}
+
+fn workload_of(experiment: &Experiment) -> Result<Box<dyn Workload>> {
+    workload::by_name(&experiment.workload)
+        .ok_or_else(|| Error::usage(format!("there is no workload {}", experiment.workload)))
 }
 
 /// Whether there is something to run, asked before anything is done.
@@ -254,8 +271,7 @@ impl Run<'_> {
         number: u32,
         row: &mut Row,
     ) -> Result<()> {
-        let mut workload = workload::by_name(&self.experiment.workload)
-            .ok_or_else(|| Error::usage(format!("there is no workload {}", self.experiment.workload)))?;
+        let mut workload = workload_of(self.experiment)?;
         workload.configure(&variation.settings)?;
         let (keep, scale) = (self.options.keep, self.options.scale);
         let launch = LaunchOptions { data: self.options.data.clone(), keep, scale };
@@ -283,9 +299,9 @@ impl Run<'_> {
         if let Some(process) = running.processes.iter().find(|process| process.has_ended_by_itself()) {
             self.collect(&mut repetition, &context, &running, row);
             row.repetitions.push(repetition);
-            let (address, log) = (&process.address, process.end_of_log());
+            let (address, how, log) = (&process.address, process.how_it_ended(), process.end_of_log());
             return Err(Error::failed(format!(
-                "{address} ended during the run. The end of its log:\n  {log}"
+                "{address} ended during the run, with {how}. The end of its log:\n  {log}"
             )));
         }
         if let Err(error) = outcome {

@@ -217,7 +217,7 @@ impl ServerOptions {
     pub fn memory_bytes(&self, scale: f64) -> Option<u64> {
         let full = self.memory_mb?;
         let scaled = (full as f64 * scale).round() as u64;
-        Some(scaled.max(LEAST_MEMORY_MB.min(full)) << 20)
+        Some(scaled.max(LEAST_MEMORY_MB.min(full)).saturating_mul(1 << 20))
     }
 
     /// These options, and where they say nothing those of `base`.

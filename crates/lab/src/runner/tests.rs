@@ -81,3 +81,59 @@ fn a_target_that_the_workload_does_not_know_is_refused_before_anything_runs() {
     asked("bank", "postgresql://127.0.0.1/lab").unwrap();
     asked("ycsb", "mongodb://127.0.0.1:1").unwrap();
 }
+
+/// What a machine says to at-size with some settings.
+fn room_for(room: &room::Room, scale: f64, set: &[&str]) -> Result<()> {
+    let mut overrides = Overrides::default();
+    set.iter().for_each(|text| overrides.add(text).unwrap());
+    let row = Experiment::open("at-size").unwrap().variations(&overrides).unwrap().remove(0);
+    let mut workload = workload::by_name("at-size").unwrap();
+    workload.configure(&row.settings).unwrap();
+    room.check(workload.as_ref(), &row, scale)
+}
+
+#[test]
+fn more_than_the_machine_has_and_less_than_a_server_needs_are_refused() {
+    let room = room::Room { memory: Some(8 << 30), disk: Some(10 << 30), folder: "/data".into() };
+    let refused = |scale: f64, set: &[&str]| {
+        let error = room_for(&room, scale, set).unwrap_err();
+        assert!(matches!(error, Error::Usage(_)), "{error}");
+        error.to_string()
+    };
+    for ok in [&[][..], &["times=5"], &["server.memory_mb=64"], &["server.memory_mb=8192", "times=1"]] {
+        room_for(&room, 1.0, ok).unwrap();
+    }
+    let text = refused(0.05, &["server.memory_mb=99999999", "times=1"]);
+    assert!(text.contains("server.memory_mb: a limit of 4.77 TiB") && text.contains("8 GiB"), "{text}");
+    // Bits that are shifted out make no small limit of it.
+    refused(1.0, &["server.memory_mb=17592186045440"]);
+    for small in ["server.memory_mb=0", "server.memory_mb=63"] {
+        let text = refused(1.0, &[small]);
+        assert!(text.contains("say 64 or more"), "{text}");
+    }
+    let text = refused(1.0, &["times=30"]);
+    assert!(text.contains("60 GiB of documents are") && text.contains("/data has only 10 GiB"), "{text}");
+    refused(1.0, &["data_mb=10241"]);
+    refused(1.0, &["times=1e300"]);
+    room_for(&room, 0.5, &["data_mb=20480"]).unwrap();
+    let text = refused(1.0, &["topology.members=3", "times=2"]);
+    assert!(text.contains("4 GiB of documents on each of 3 members"), "{text}");
+    // Where the system does not tell, nothing is refused.
+    let unknown = room::Room { memory: None, disk: None, folder: "/data".into() };
+    room_for(&unknown, 1.0, &["server.memory_mb=99999999"]).unwrap();
+}
+
+#[test]
+fn this_machine_is_looked_at_before_anything_runs() {
+    let asked = |target: &str| {
+        let mut options = RunOptions { targets: vec![target.parse().unwrap()], ..RunOptions::default() };
+        options.data = options.data.join("a folder that is not there yet");
+        options.overrides.add("server.memory_mb=99999999999").unwrap();
+        check(&Experiment::open("at-size").unwrap(), &options)
+    };
+    assert!(matches!(asked("sheaf"), Err(Error::Usage(text)) if text.contains("server.memory_mb")));
+    // A deployment may run on a larger one, and is not started with limits.
+    asked("mongodb://127.0.0.1:1").unwrap();
+    let room = room::Room::look(&std::env::temp_dir().join("neither/is/this"));
+    assert!(room.memory.is_some_and(|memory| memory > 1 << 20) && room.disk.is_some());
+}

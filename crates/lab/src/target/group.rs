@@ -73,6 +73,12 @@ impl MemoryGroup {
         Ok(group)
     }
 
+    /// One that no kernel knows.
+    #[cfg(test)]
+    pub(super) fn nowhere(limit: u64) -> MemoryGroup {
+        MemoryGroup { folder: "/no/such/group".into(), version: Version::One, limit }
+    }
+
     /// The limit in bytes.
     pub fn limit(&self) -> u64 {
         self.limit
@@ -227,7 +233,7 @@ mod tests {
 
     #[test]
     fn who_joins_keeps_its_arguments() {
-        let group = MemoryGroup { folder: "/no/such/group".into(), version: Version::One, limit: 7 };
+        let group = MemoryGroup::nowhere(7);
         let mut command = Command::new("/bin/server");
         command.args(["--port", "1 2"]);
         assert_eq!(

@@ -203,8 +203,9 @@ fn set_address(running: &Running, part: Part) -> String {
 fn with_logs(error: Error, processes: &[Process]) -> Error {
     let Some(ended) = processes.iter().find(|process| process.has_ended_by_itself()) else { return error };
     Error::failed(format!(
-        "{error}. {} has ended; the end of its log:\n  {}",
+        "{error}. {} has ended with {}; the end of its log:\n  {}",
         ended.address,
+        ended.how_it_ended(),
         ended.end_of_log()
     ))
 }

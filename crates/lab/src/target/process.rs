@@ -3,9 +3,9 @@
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::Write;
-use std::os::unix::process::CommandExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -214,7 +214,7 @@ impl Process {
             if let Some(life) = self.life().as_mut()
                 && let Some(status) = life.child.try_wait()?
             {
-                return Err(self.did_not_start(&format!("it ended with {status}")));
+                return Err(self.did_not_start(&format!("it ended with {}", self.told(status))));
             }
             if began.elapsed() > START {
                 return Err(self.did_not_start("it does not answer"));
@@ -237,6 +237,23 @@ impl Process {
         self.life().as_mut().is_some_and(|life| !matches!(life.child.try_wait(), Ok(None)))
     }
 
+    /// How it has ended without having been told to, and what may be why.
+    pub fn how_it_ended(&self) -> String {
+        let status = self.life().as_mut().and_then(|life| life.child.try_wait().ok().flatten());
+        status.map_or_else(|| "an unknown status".to_owned(), |status| self.told(status))
+    }
+
+    /// A status in words. SIGKILL is how the kernel ends who needs more than the group's limit.
+    fn told(&self, status: ExitStatus) -> String {
+        match &self.group {
+            Some(group) if status.signal() == Some(Signal::KILL.as_raw()) => format!(
+                "{status}: its limit of {} MB of memory (server.memory_mb) may be why",
+                group.limit() >> 20
+            ),
+            _ => status.to_string(),
+        }
+    }
+
     /// The end of its log, for people who wonder why it ended.
     pub fn end_of_log(&self) -> String {
         let text = std::fs::read(&self.log).unwrap_or_default();
@@ -251,7 +268,10 @@ impl Process {
         self.server.ends();
         let status = life.child.try_wait()?;
         let outcome = match status {
-            Some(status) => Err(Error::failed(format!("{} ended by itself with {status}", self.address))),
+            Some(status) => {
+                let told = self.told(status);
+                Err(Error::failed(format!("{} ended by itself with {told}", self.address)))
+            }
             None if self.keep => life.terminate().map_err(|error| error.context(&self.address)),
             None => Ok(()),
         };
@@ -446,6 +466,28 @@ mod tests {
         let process = start(command, &folder.path().join("data"));
         let error = process.wait_until(&Stop::default(), || false).unwrap_err().to_string();
         assert!(error.contains("exit status: 3") && error.contains("no room here"), "{error}");
+    }
+
+    #[test]
+    fn who_was_killed_in_a_group_may_have_had_too_little_memory() {
+        let folder = tempfile::tempdir().unwrap();
+        let ended = |script: &str, group: Option<MemoryGroup>| {
+            let mut command = Command::new("sh");
+            command.args(["-c", script]);
+            let mut process = start(command, &folder.path().join("data"));
+            process.group = group.map(Arc::new);
+            let error = process.wait_until(&Stop::default(), || false).unwrap_err().to_string();
+            assert!(error.contains(&process.how_it_ended()), "{error}");
+            assert!(process.end().unwrap_err().to_string().contains("ended by itself with "));
+            error
+        };
+        let group = || Some(MemoryGroup::nowhere(96 << 20));
+        let why = "its limit of 96 MB of memory (server.memory_mb) may be why";
+        let error = ended("kill -9 $$", group());
+        assert!(error.contains("signal: 9") && error.contains(why), "{error}");
+        // Who ends by itself, or has no limit, does so for another reason.
+        assert!(!ended("exit 3", group()).contains("limit"));
+        assert!(!ended("kill -9 $$", None).contains("limit"));
     }
 
     #[test]

@@ -12,6 +12,12 @@ pub trait Workload: Send + Sync {
     /// Takes the settings in ([`Settings::parse`]); refuses what makes no sense.
     fn configure(&mut self, settings: &Settings) -> Result<()>;
 
+    /// Bytes of documents that it will load, at this scale and into servers with this limit of memory in bytes, for one
+    /// that loads so much that a disk may not have the room. `None`: that is not known.
+    fn bytes_to_load(&self, _limit: Option<u64>, _scale: f64) -> Option<u64> {
+        None
+    }
+
     /// Prepares the database. Nothing of it is measured.
     fn setup(&mut self, context: &Context) -> Result<()>;
 

@@ -116,14 +116,11 @@ impl Settled {
         Parsed::new(own, &format!("{} ", letter.to_ascii_uppercase()))
     }
 
-    /// Bytes of documents that are loaded.
-    fn data_bytes(&self, context: &Context) -> Result<u64> {
-        match (self.data_mb, context.memory.limit) {
-            (Some(mb), _) => Ok(((mb << 20) as f64 * context.scale) as u64),
-            (None, Some(limit)) => Ok((limit as f64 * self.times) as u64),
-            (None, None) => Err(Error::usage(
-                "at-size: nothing says how much memory the server has: set server.memory_mb, or data_mb",
-            )),
+    /// Bytes of documents that are loaded, if anything says how many.
+    fn data_bytes(&self, limit: Option<u64>, scale: f64) -> Option<u64> {
+        match self.data_mb {
+            Some(mb) => Some((mb as f64 * f64::from(1 << 20) * scale) as u64),
+            None => Some((limit? as f64 * self.times) as u64),
         }
     }
 }
@@ -273,6 +270,10 @@ impl Workload for AtSize {
         Ok(())
     }
 
+    fn bytes_to_load(&self, limit: Option<u64>, scale: f64) -> Option<u64> {
+        self.own.as_ref()?.data_bytes(limit, scale)
+    }
+
     fn setup(&mut self, context: &Context) -> Result<()> {
         let own = self.own()?.clone();
         if context.load.measure == Span::Unbounded {
@@ -282,7 +283,12 @@ impl Workload for AtSize {
         let mut first = Vec::new();
         maker.append(&mut first, 0);
         self.document_bytes = first.len() as u64;
-        let records = (own.data_bytes(context)? / self.document_bytes).max(1);
+        let data = own.data_bytes(context.memory.limit, context.scale).ok_or_else(|| {
+            Error::usage(
+                "at-size: nothing says how much memory the server has: set server.memory_mb, or data_mb",
+            )
+        })?;
+        let records = (data / self.document_bytes).max(1);
         let acknowledged = self.mixes[0].1.collection.write_concern.acknowledged();
         self.state = Some(State::new(records, maker, acknowledged));
         self.disk = probe(context, own.clients);

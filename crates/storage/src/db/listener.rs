@@ -66,6 +66,34 @@ pub(crate) fn memtable_bytes(db: &rocksdb::DB, cf: &rocksdb::ColumnFamily, from:
     bytes
 }
 
+/// Starts an atomic flush of all memtables of these families, at once: unless it is told so, which the binding has no call for, RocksDB
+/// waits before until a file more would not slow down writers, for as long as a compaction takes.
+pub(crate) fn flush(db: &rocksdb::DB, families: &[&rocksdb::ColumnFamily]) -> Result<(), String> {
+    let mut families: Vec<_> = families.iter().map(|family| family.inner()).collect();
+    let mut error = std::ptr::null_mut();
+    // SAFETY: options and handles are there for the time of the call; an error is RocksDB's own copy, freed here.
+    unsafe {
+        let options = ffi::rocksdb_flushoptions_create();
+        // RocksDB itself would wait for ever for a flush whose failure we have told it to pass over.
+        ffi::rocksdb_flushoptions_set_wait(options, 0);
+        ffi::rocksdb_flushoptions_set_allow_write_stall(options, 1);
+        ffi::rocksdb_flush_cfs(
+            db.as_raw_ptr(),
+            options,
+            families.as_mut_ptr(),
+            families.len() as i32,
+            &raw mut error,
+        );
+        ffi::rocksdb_flushoptions_destroy(options);
+        if error.is_null() {
+            return Ok(());
+        }
+        let text = CStr::from_ptr(error).to_string_lossy().into_owned();
+        ffi::rocksdb_free(error.cast());
+        Err(text)
+    }
+}
+
 /// RocksDB's `BackgroundErrorReason`s.
 const FLUSH: u32 = 0;
 const COMPACTION: u32 = 1;

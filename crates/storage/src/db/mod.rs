@@ -14,12 +14,13 @@ pub(crate) mod sink;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use rocksdb::{
     BlockBasedIndexType, BlockBasedOptions, Cache, ColumnFamily, ColumnFamilyDescriptor, DB,
-    DBCompressionType, DBPinnableSlice, DBRawIterator, FlushOptions, IngestExternalFileOptions,
-    LruCacheOptions, ReadOptions, Snapshot, WriteBatch, WriteBatchIteratorCf, WriteOptions,
+    DBCompressionType, DBPinnableSlice, DBRawIterator, IngestExternalFileOptions, LruCacheOptions,
+    ReadOptions, Snapshot, WriteBatch, WriteBatchIteratorCf, WriteOptions,
 };
 use self_cell::self_cell;
 use sheaf_errors::{Code, Error, Result};
@@ -70,6 +71,8 @@ pub(crate) struct Db {
     cache: Cache,
     events: Arc<Events>,
     gaps: Gaps,
+    /// Whether compactions move large values: see [`Db::tune_blobs`].
+    moves_blobs: AtomicBool,
     /// The numbers of records and indexes in batches.
     families: [u32; 2],
 }
@@ -130,7 +133,8 @@ impl Db {
         let index_options = family(Cf::Indexes, options, &cache);
         let families = [Cf::Records, Cf::Indexes].map(|cf| number(&db, cf));
         let (read_options, gaps) = (ReadOptions::default(), Gaps::default());
-        Ok(Db { db, write_options, read_options, index_options, cache, events, gaps, families })
+        let moves_blobs = AtomicBool::new(false);
+        Ok(Db { db, write_options, read_options, index_options, cache, events, gaps, moves_blobs, families })
     }
 
     pub fn raw(&self) -> &DB {
@@ -177,11 +181,40 @@ impl Db {
 
     /// Starts an atomic flush of all memtables. Whether it has come to its end is for [`Db::flush_ended`] to say.
     pub fn flush(&self) -> Result<()> {
-        let mut options = FlushOptions::default();
-        // RocksDB itself would wait for ever for a flush whose failure we have told it to pass over.
-        options.set_wait(false);
         let all = [Cf::Records, Cf::Indexes, Cf::Catalog, Cf::Sessions].map(|cf| self.cf(cf));
-        self.db.flush_cfs_opt(&all.each_ref(), &options).map_err(io_error)
+        listener::flush(&self.db, &all).map_err(|error| lacks(&error))
+    }
+
+    /// Files at level 0, of the family that has most of them: whoever seeks looks into each.
+    pub fn level0_files(&self) -> u64 {
+        [Cf::Records, Cf::Indexes, Cf::Catalog, Cf::Sessions]
+            .iter()
+            .filter_map(|cf| {
+                self.db.property_value_cf(self.cf(*cf), "rocksdb.num-files-at-level0").ok().flatten()
+            })
+            .filter_map(|number| number.parse().ok())
+            .max()
+            .unwrap_or(0)
+    }
+
+    /// Has compactions move large values out of old files where these hold enough that nobody wants, and where `now` has it so. Else they would
+    /// read and write again what has only been loaded.
+    pub fn tune_blobs(&self, now: bool) -> Result<()> {
+        let bytes =
+            |name| self.db.property_int_value_cf(self.cf(Cf::Records), name).ok().flatten().unwrap_or(0);
+        let (all, garbage) =
+            (bytes("rocksdb.live-blob-file-size"), bytes("rocksdb.live-blob-file-garbage-size"));
+        let moves = self.moves_blobs.load(Ordering::Acquire);
+        let least = if moves { all / 10 } else { all / 5 };
+        let wanted = now || (garbage > 0 && garbage >= least);
+        if wanted != moves {
+            let value = if wanted { "true" } else { "false" };
+            self.db
+                .set_options_cf(self.cf(Cf::Records), &[("enable_blob_garbage_collection", value)])
+                .map_err(io_error)?;
+            self.moves_blobs.store(wanted, Ordering::Release);
+        }
+        Ok(())
     }
 
     /// Flushes all memtables, at a start, when nobody else writes.
@@ -322,13 +355,15 @@ fn family(cf: Cf, options: &Options, cache: &Cache) -> rocksdb::Options {
     family.set_max_bytes_for_level_base(options.memtable_bytes().max(64 << 20) * 2);
     family.set_soft_pending_compaction_bytes_limit(0);
     family.set_hard_pending_compaction_bytes_limit(0);
-    family.set_level_zero_slowdown_writes_trigger(24);
-    family.set_level_zero_stop_writes_trigger(40);
+    // Whoever writes waits for memory, where it can be ended (`flush/room.rs`), and the keeper for level 0 before it flushes.
+    family.set_level_zero_slowdown_writes_trigger(1_000_000);
+    family.set_level_zero_stop_writes_trigger(1_000_000);
     if cf == Cf::Records {
         family.set_enable_blob_files(true);
         family.set_min_blob_size(MIN_BLOB_BYTES);
         family.set_blob_compression_type(DBCompressionType::Lz4);
-        family.set_enable_blob_gc(true);
+        // Until there is something to collect.
+        family.set_enable_blob_gc(false);
         family.set_blob_gc_age_cutoff(0.25);
         family.set_blob_gc_force_threshold(0.5);
         family.set_blob_cache(cache);

@@ -164,6 +164,7 @@ impl Core {
         self.flushes.ended(at);
         self.durability.flushed(at.index);
         self.durability.tell(None, false);
+        self.tune_blobs(false);
         self.let_go_of_copies();
         self.retain_log()
     }
@@ -295,10 +296,18 @@ impl Core {
             let (from, to) = prefix_range(ident);
             self.base.db.raw().compact_range_cf(self.base.db.cf(cf), Some(from), Some(to));
         };
+        self.tune_blobs(true);
         range(Cf::Records, collection.ident);
         collection.indexes.iter().for_each(|index| range(Cf::Indexes, index.ident));
         // If something was flushed meanwhile, counters follow.
         self.checkpoint()
+    }
+
+    /// [`Db::tune_blobs`]. It may fail where the disk is full; files are only larger for it.
+    fn tune_blobs(&self, now: bool) {
+        if let Err(error) = self.base.db.tune_blobs(now) {
+            tracing::warn!(%error, "whether large values are moved cannot be changed");
+        }
     }
 
     /// A flush that cannot come to its end is not begun: it would take the room that the log may still have.

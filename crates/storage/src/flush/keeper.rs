@@ -17,6 +17,11 @@ const RETRY_MAX: Duration = Duration::from_secs(5);
 /// ahead of it.
 const AHEAD_PATIENCE: Duration = Duration::from_secs(1);
 
+/// With so many files at level 0 a flush waits for compactions: so often it is looked for them, and so long at the most.
+const LEVEL0_MOST: u64 = 24;
+const LEVEL0_LOOK: Duration = Duration::from_millis(5);
+const LEVEL0_PATIENCE: Duration = Duration::from_secs(10);
+
 impl Core {
     /// Has the folder opened anew, where RocksDB has stopped for want of room (or the like) and there is room again.
     fn restart_if_stopped(&self) {
@@ -78,6 +83,7 @@ impl Core {
     fn flush_for_room(&self, full_since: &mut Option<Instant>) -> Result<()> {
         let limit = self.base.options.memtable_bytes();
         let used = || self.flushes.unflushed();
+        self.wait_for_level0();
         if self.try_checkpoint()? || !self.base.is_ordered() || used() < limit {
             *full_since = None;
             return Ok(());
@@ -88,5 +94,18 @@ impl Core {
             *full_since = None;
         }
         Ok(())
+    }
+
+    /// Waits for compactions where there are many files at level 0, for a while: they may fail. Writers go on until memory is full, and wait
+    /// for that where they can be ended.
+    fn wait_for_level0(&self) {
+        let (began, db) = (Instant::now(), &self.base.db);
+        while db.level0_files() >= LEVEL0_MOST
+            && began.elapsed() < LEVEL0_PATIENCE
+            && self.flushes.signals().works()
+            && !db.events().is_stopped()
+        {
+            std::thread::sleep(LEVEL0_LOOK);
+        }
     }
 }

@@ -124,6 +124,7 @@ ensure_build_tools() {
 ensure_rocksdb() {
     [ -n "${ROCKSDB_LIB_DIR:-}" ] && return
     say "RocksDB's library"
-    ROCKSDB_LIB_DIR=$(scripts/rocksdb)
+    # Without a line for each crate that it downloads first.
+    ROCKSDB_LIB_DIR=$(CARGO_TERM_QUIET=true scripts/rocksdb)
     export ROCKSDB_LIB_DIR ROCKSDB_STATIC=1
 }

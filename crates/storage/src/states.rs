@@ -5,7 +5,7 @@
 //! has readers wait for what is in doubt at T.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use sheaf_bson::{DocBuf, Timestamp};
 use sheaf_errors::{Code, Error, Result};
@@ -24,6 +24,9 @@ use crate::write::transaction::Transaction;
 /// How long after its last use a state that a reader has named, or was given the time of, can be named again
 /// (MongoDB's `minSnapshotHistoryWindowInSeconds`).
 const NAMED_AGE: Duration = Duration::from_secs(300);
+
+/// The longest wait for transactions of several shards, of which nearly all are decided within milliseconds.
+const DECISIONS: Duration = Duration::from_millis(200);
 
 /// How long a commit under way is awaited without giving up the processor.
 const SPINS: u32 = 200;
@@ -60,6 +63,23 @@ impl Engine {
             }
         }
         self.get(collection, key)
+    }
+
+    /// Waits until what is prepared now is decided, for figures that count what is committed and read no rows; not for long, since who decides may
+    /// be out of reach.
+    pub fn wait_for_decisions(&self) {
+        let core = self.core();
+        let transactions = core.commits.transactions();
+        let (open, until) = (transactions.open(), Instant::now() + DECISIONS);
+        let is_among =
+            |now: &[Arc<_>]| open.iter().any(|one| now.iter().any(|other| Arc::ptr_eq(one, other)));
+        if !open.is_empty() {
+            (core.base.options.block)(&mut || {
+                while is_among(&transactions.open()) && Instant::now() < until {
+                    std::thread::sleep(PAUSE);
+                }
+            });
+        }
     }
 
     /// For how long the state after each entry is kept, for those who ask for the state at a time.

@@ -18,6 +18,7 @@ use crate::run::Reads;
 /// The document of `$collStats`.
 pub fn coll_stats(db: &Db, namespace: &Namespace, spec: RawDoc<'_>, cx: &mut Cx<'_>) -> Result<Vec<DocBuf>> {
     let now_millis = cx.limits.now_millis;
+    db.engine.wait_for_decisions();
     let shown = db.collection(namespace);
     let buckets = shown.as_ref().and_then(|shown| buckets_of(db, shown));
     let found = buckets.or(shown);

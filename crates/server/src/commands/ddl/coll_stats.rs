@@ -85,6 +85,8 @@ impl<'a> Command<'a, Operation<'a>> for CollStats<'a> {
     fn run(self, op: &Operation<'a>) -> Result<Reply> {
         let namespace = op.namespace(self.collection);
         op.metrics().namespace.replace(Some(namespace.clone()));
+        // An insert over several shards is acknowledged when it is decided.
+        op.engine().wait_for_decisions();
         let catalog = op.catalog();
         let collection = catalog.collection(&namespace);
         if let Some(buckets) = collection.and_then(|shown| measured_buckets(op, &catalog, shown)) {

@@ -187,6 +187,13 @@ def definitions_of_sharded_collections(cluster):
         stats = db.command("collStats", "plants")
         assert stats["sharded"] is True and sorted(stats["shards"]) == ["shard0", "shard1"], stats
         assert stats["nindexes"] == 2 and stats["count"] == 0 and stats["nchunks"] == 2, stats
+        # What is acknowledged is counted, also where several shards had to decide.
+        for first in range(0, 400, 20):
+            db.plants.insert_many([{"_id": first + number} for number in range(20)])
+            assert db.command("collStats", "plants")["count"] == first + 20
+            each = [found["count"] for found in db.plants.aggregate([{"$collStats": {"count": {}}}])]
+            assert sum(each) == first + 20, each
+        db.plants.delete_many({})
         stats = db.command("dbStats")
         assert stats["db"] == "ddldefined" and stats["collections"] == 2 and len(stats["raw"]) == 2, stats
         assert stats["fsTotalSize"] > stats["fsUsedSize"] > 0 and stats["objects"] == 0, stats

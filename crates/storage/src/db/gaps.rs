@@ -26,8 +26,10 @@ use crate::order::{Mutex, rank};
 /// A seek that takes longer may have walked over many keys.
 const SLOW: Duration = Duration::from_micros(if cfg!(test) { 0 } else { 25 });
 
-/// Seeks are done once more no more often than this: they may be slow for other reasons.
-const EVERY_MICROS: u64 = if cfg!(test) { 0 } else { 1000 };
+/// Seeks are done once more no more often than this. They may be slow for other reasons: each time that it was in vain doubles the pause, up to
+/// the other.
+const PAUSE_MICROS: u64 = if cfg!(test) { 0 } else { 1000 };
+const PAUSE_MICROS_MAX: u64 = 250_000;
 
 /// A walk over fewer deleted keys is not worth remembering.
 const LEAST: u64 = if cfg!(test) { 1 } else { 64 };
@@ -84,8 +86,9 @@ pub(crate) struct Gaps {
     /// How many have been walked over.
     walked: AtomicU64,
     began: OnceLock<Instant>,
-    /// When a seek was last done once more.
+    /// When a seek was last done once more, and the pause after it.
     learned_micros: AtomicU64,
+    pause_micros: AtomicU64,
 }
 
 impl Gaps {
@@ -153,7 +156,7 @@ impl Gaps {
         }
         let now = self.began.get_or_init(Instant::now).elapsed().as_micros() as u64;
         let last = self.learned_micros.load(Ordering::Relaxed);
-        let due = last == 0 || now >= last + EVERY_MICROS;
+        let due = last == 0 || now >= last + self.pause_micros.load(Ordering::Relaxed);
         due && self
             .learned_micros
             .compare_exchange(last, now.max(1), Ordering::Relaxed, Ordering::Relaxed)
@@ -200,6 +203,8 @@ impl Gaps {
         // It may have been slow for another reason.
         let are_many = go(LEAST).is_err_and(|error| error.kind() == ErrorKind::Incomplete);
         let found = if are_many { go(0).ok() } else { None };
+        let pause = if are_many { PAUSE_MICROS } else { self.pause_micros.load(Ordering::Relaxed) * 2 };
+        self.pause_micros.store(pause.clamp(PAUSE_MICROS, PAUSE_MICROS_MAX), Ordering::Relaxed);
         self.walked_over(announced, way.forward, found);
     }
 

@@ -12,6 +12,7 @@
 //! - A stretch is used only at snapshots that were taken after it was walked over: older ones may see keys that were deleted since.
 //!   [`Gaps::known`] is asked before a snapshot is taken, and counts the stretches that had been walked over.
 
+use std::cell::Cell;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -29,7 +30,10 @@ const SLOW: Duration = Duration::from_micros(if cfg!(test) { 0 } else { 25 });
 /// Seeks are done once more no more often than this. They may be slow for other reasons: each time that it was in vain doubles the pause, up to
 /// the other.
 const PAUSE_MICROS: u64 = if cfg!(test) { 0 } else { 1000 };
-const PAUSE_MICROS_MAX: u64 = 250_000;
+const PAUSE_MICROS_MAX: u64 = 2_000_000;
+
+/// Only one of so many seeks of a thread is looked at: the clock costs as much as some of them.
+const LOOK: u32 = if cfg!(test) { 1 } else { 8 };
 
 /// A walk over fewer deleted keys is not worth remembering.
 const LEAST: u64 = if cfg!(test) { 1 } else { 64 };
@@ -147,6 +151,14 @@ impl Gaps {
             }
         }
         at.cloned()
+    }
+
+    /// The beginning of a seek, if it is to be looked at how long it takes.
+    pub fn look() -> Option<Instant> {
+        thread_local!(static SEEKS: Cell<u32> = const { Cell::new(0) });
+        let seeks = SEEKS.get().wrapping_add(1);
+        SEEKS.set(seeks);
+        seeks.is_multiple_of(LOOK).then(Instant::now)
     }
 
     /// Whether a seek that took so long is to be done once more.

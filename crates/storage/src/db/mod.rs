@@ -15,7 +15,6 @@ pub(crate) mod sink;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
 
 use rocksdb::{
     BlockBasedIndexType, BlockBasedOptions, Cache, ColumnFamily, ColumnFamilyDescriptor, DB,
@@ -428,10 +427,10 @@ impl IterCell {
     pub fn seek(&mut self, way: &Way<'_>, key: &[u8], exclusive: bool) -> Result<bool> {
         let beyond = self.borrow_owner().gaps.beyond(way, key, exclusive);
         let from = beyond.as_deref().unwrap_or(key);
-        let began = Instant::now();
+        let began = Gaps::look();
         let found = self.step(|iter| if way.forward { iter.seek(from) } else { iter.seek_for_prev(from) })?;
         let db = self.borrow_owner();
-        if db.gaps.is_to_learn(began.elapsed()) {
+        if began.is_some_and(|began| db.gaps.is_to_learn(began.elapsed())) {
             db.gaps.learn(db, way, from, exclusive || beyond.is_some());
         }
         Ok(found)

@@ -128,6 +128,8 @@ impl Options {
 /// What is pending in a plain write is committed when it has grown to this, however much memory there is.
 const PENDING_BYTES_MAX: u64 = 32 << 20;
 
-/// What a machine of a gigabyte has by default is not small.
+/// Less is what a machine or a control group of less than 4 GB has by default.
 const SCARCE_CACHE_BYTES: u64 = 1 << 30;
+
+/// What a machine of a gigabyte has by default is not small.
 const SMALL_CACHE_BYTES: u64 = 256 << 20;

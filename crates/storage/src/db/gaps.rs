@@ -2,8 +2,8 @@
 //!
 //! RocksDB keeps a deleted key until compaction has met all that lies below it, and whoever seeks a key walks over all that are deleted
 //! before the next one that lives: a quarter of a microsecond each. Whoever takes the first document of a collection and deletes it, as
-//! queues do, walks over all that were taken before, each time. So a seek that has taken long is done once more here, counted, and what
-//! it has walked over is remembered; later ones begin behind it.
+//! queues do, walks over all that were taken before, each time. So a seek that has taken long is done once more here, and if it walks over
+//! many keys they are remembered; later ones begin behind them.
 //!
 //! What makes that right:
 //!

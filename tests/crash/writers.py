@@ -8,6 +8,8 @@ After a power loss a write that was acknowledged with w:1 may be gone, but only 
 `floor` is what a j:true acknowledgement has promised, `freeze` remembers it before the kill.
 """
 
+from random import Random
+
 from pymongo.errors import AutoReconnect, ConnectionFailure, OperationFailure
 from pymongo.write_concern import WriteConcern
 
@@ -205,6 +207,21 @@ class Churn(Mutations):
 
     def document(self, name):
         return {**super().document(name), "u": f"{name} {self.version}", "text": f"{self.version} {name} " * 12}
+
+
+class Large(Mutations):
+    """Mutations of documents that stay where the log has them, while files of which little is wanted are collected."""
+
+    COLLECTION = "large"
+
+    def document(self, name):
+        noise = Random(f"{name} {self.version}")
+        return {**super().document(name), "noise": noise.randbytes(noise.choice([500, 9_000, 20_000, 60_000]))}
+
+    def step(self):
+        super().step()
+        if self.random.random() < 0.005:
+            self.client.admin.command("fsync")
 
 
 class Builder(Writer):

@@ -1,17 +1,14 @@
 //! The log's file descriptors. Others in the process may take all that are free: the log keeps some back for what it has to
 //! open, and readers, however many there are, share a few.
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
 use crate::lock::lock;
-
-/// What readers have open at most. One needs a file for as long as a read takes; it is kept for the next.
-const READ_FILES_MAX: usize = 8;
 
 /// Descriptors kept back for the writer (the next segment, while the one before it is not synced yet), and for readers.
 const WRITER_SPARES: usize = 2;
@@ -73,8 +70,10 @@ impl Reserve {
     }
 }
 
-/// The segments' files that readers have open.
-pub(crate) struct ReadFiles {
+/// Files that many read, each known by a number, of which a few are open. A read needs a file for as long as it takes; it stays open for the next.
+/// One descriptor is kept back, so that there is always a file to be read.
+pub struct ReadFiles {
+    max: usize,
     files: Mutex<Files>,
     /// Told when a file is not being read any more.
     unread: Condvar,
@@ -83,14 +82,15 @@ pub(crate) struct ReadFiles {
 
 #[derive(Default)]
 struct Files {
-    open: Vec<OpenFile>,
+    /// By number: that of [`crate::segment::Segment::id`], where they are the log's.
+    open: HashMap<u64, OpenFile>,
     /// Counts the reads.
     clock: u64,
+    /// How many wait for one that is not being read.
+    waiting: usize,
 }
 
 struct OpenFile {
-    /// [`crate::segment::Segment::id`].
-    id: u64,
     file: Arc<File>,
     /// Reads under way.
     reads: usize,
@@ -101,56 +101,64 @@ struct OpenFile {
 impl Files {
     /// Lets go of the file that nobody has read for the longest; false if all are being read.
     fn close_one(&mut self) -> bool {
-        let unread = self.open.iter().enumerate().filter(|(_, file)| file.reads == 0);
-        let oldest = unread.min_by_key(|(_, file)| file.used).map(|(at, _)| at);
-        oldest.map(|at| self.open.swap_remove(at)).is_some()
+        let unread = self.open.iter().filter(|(_, file)| file.reads == 0);
+        let oldest = unread.min_by_key(|(_, file)| file.used).map(|(id, _)| *id);
+        oldest.and_then(|id| self.open.remove(&id)).is_some()
     }
 }
 
 impl ReadFiles {
-    pub fn new(folder: &Arc<File>) -> ReadFiles {
+    /// At most so many are open at a time. `folder` is what the descriptor that is kept back stands for.
+    pub fn new(folder: &Arc<File>, max: usize) -> ReadFiles {
         let reserve = Reserve::new(folder, READER_SPARES);
-        ReadFiles { files: Mutex::default(), unread: Condvar::new(), reserve }
+        ReadFiles { max, files: Mutex::default(), unread: Condvar::new(), reserve }
     }
 
-    /// Fills `bytes` from the segment's file at `at`.
-    pub fn read(&self, id: u64, path: &Path, bytes: &mut [u8], at: u64) -> io::Result<()> {
-        let file = self.begin(id, path)?;
+    /// Fills `bytes` from the file of this number from `at` on. `open` opens it, where it is not open.
+    pub fn read(
+        &self,
+        id: u64,
+        open: impl FnMut() -> io::Result<File>,
+        bytes: &mut [u8],
+        at: u64,
+    ) -> io::Result<()> {
+        let file = self.begin(id, open)?;
         let outcome = file.read_exact_at(bytes, at);
         drop(file);
         let mut files = lock(&self.files);
-        if let Some(open) = files.open.iter_mut().find(|open| open.id == id) {
+        if let Some(open) = files.open.get_mut(&id) {
             open.reads -= 1;
         }
-        drop(files);
-        self.unread.notify_all();
+        if files.waiting > 0 {
+            self.unread.notify_all();
+        }
         outcome
     }
 
-    fn begin(&self, id: u64, path: &Path) -> io::Result<Arc<File>> {
+    fn begin(&self, id: u64, mut open: impl FnMut() -> io::Result<File>) -> io::Result<Arc<File>> {
         let mut files = lock(&self.files);
         loop {
             files.clock += 1;
             let used = files.clock;
-            if let Some(open) = files.open.iter_mut().find(|open| open.id == id) {
+            if let Some(open) = files.open.get_mut(&id) {
                 open.reads += 1;
                 open.used = used;
                 return Ok(open.file.clone());
             }
-            if files.open.len() >= READ_FILES_MAX && !files.close_one() {
-                files = self.unread.wait(files).unwrap_or_else(|poisoned| poisoned.into_inner());
+            if files.open.len() >= self.max && !files.close_one() {
+                files = self.wait(files);
                 continue;
             }
-            match self.reserve.open(|| File::open(path)) {
+            match self.reserve.open(&mut open) {
                 Ok(file) => {
                     let file = Arc::new(file);
-                    files.open.push(OpenFile { id, file: file.clone(), reads: 1, used });
+                    files.open.insert(id, OpenFile { file: file.clone(), reads: 1, used });
                     return Ok(file);
                 }
                 // One of those that are open has to do.
                 Err(error) if lacks_descriptors(&error) && !files.open.is_empty() => {
                     if !files.close_one() {
-                        files = self.unread.wait(files).unwrap_or_else(|poisoned| poisoned.into_inner());
+                        files = self.wait(files);
                     }
                 }
                 Err(error) => return Err(error),
@@ -158,14 +166,22 @@ impl ReadFiles {
         }
     }
 
-    /// Closes the files of segments that are no more, when those who read them now are done.
+    /// Waits until a file is not being read any more.
+    fn wait<'f>(&'f self, mut files: MutexGuard<'f, Files>) -> MutexGuard<'f, Files> {
+        files.waiting += 1;
+        files = self.unread.wait(files).unwrap_or_else(|poisoned| poisoned.into_inner());
+        files.waiting -= 1;
+        files
+    }
+
+    /// Closes the files of these numbers, when those who read them now are done.
     pub fn close(&self, gone: impl Fn(u64) -> bool) {
         let mut files = lock(&self.files);
-        while let Some(at) = files.open.iter().position(|open| gone(open.id)) {
-            if files.open[at].reads > 0 {
-                files = self.unread.wait(files).unwrap_or_else(|poisoned| poisoned.into_inner());
+        while let Some(id) = files.open.keys().copied().find(|id| gone(*id)) {
+            if files.open.get(&id).is_some_and(|open| open.reads > 0) {
+                files = self.wait(files);
             } else {
-                files.open.swap_remove(at);
+                files.open.remove(&id);
             }
         }
     }

@@ -7,7 +7,7 @@
 //!
 //! Where every entry is synced by itself, the file is filled with zeros ahead of the entries ([`Log::make_room`]): then a
 //! sync writes a page that is there already, and no new length of the file. Segments that are not needed any more give their
-//! files to new ones. What is behind the last entry is zeros, torn, or entries of another segment, which the salt of this one does not fit.
+//! files to new ones, unless somebody has given them another name. What is behind the last entry is zeros, torn, or entries of another segment, which the salt of this one does not fit.
 //!
 //! Recovery ([`Log::open`]) cuts a torn tail at the last whole entry. Telling a torn tail from damage
 //! is possible because every entry also says up to which index the log was durable when it was
@@ -26,6 +26,7 @@
 
 #![forbid(unsafe_code)]
 
+mod detached;
 mod entry;
 mod files;
 mod lock;
@@ -41,9 +42,11 @@ mod spares;
 mod tests;
 mod write;
 
+pub use detached::SegmentFile;
 pub use entry::{Entry, HEADER_LEN};
+pub use files::ReadFiles;
 pub use log::{Log, Options, Recovered, Stats};
-pub use position::{LogPosition, OpTime};
+pub use position::{LogPosition, OpTime, Place};
 pub use reader::Reader;
 
 /// What can go wrong with the log.

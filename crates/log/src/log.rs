@@ -14,10 +14,10 @@ use rustix::io::Errno;
 use crate::entry::{HEADER_LEN, Header, MAX_PAYLOAD, Salt, following};
 use crate::files::{ReadFiles, Reserve};
 use crate::lock::lock;
-use crate::position::OpTime;
+use crate::position::{OpTime, Place};
 use crate::reader::Reader;
 use crate::recover::recover;
-use crate::segment::{SEGMENT_HEADER_LEN, Segment, list, sync_dir};
+use crate::segment::{SEGMENT_HEADER_LEN, Segment, list, segment_path, sync_dir};
 use crate::shared::{Shared, first_index};
 use crate::spares::Spares;
 use crate::write::{PAGE_BYTES, write_all, write_entry, zeros};
@@ -26,6 +26,9 @@ use crate::{Error, Result};
 /// What one `write` of several entries may carry: the kernel takes 1024 pieces, two for each and one for zeros.
 const RUN_ENTRIES: usize = 511;
 const RUN_BYTES: u64 = 4 << 20;
+
+/// What readers have open at most.
+const READ_FILES_MAX: usize = 8;
 
 /// So often a segment is tried to be made where there is no descriptor for it, a little longer apart each time.
 const OPEN_TRIES: u64 = 10;
@@ -205,7 +208,8 @@ impl Log {
         let newest = segments.last().expect("a log has a segment at all times");
         let (offset, base, salt) = (newest.bytes, newest.base, newest.salt);
         let zeroed = file.metadata().map_err(|e| Error::io("reading a segment's length", e))?.len();
-        let shared = Shared::new(ReadFiles::new(&dir), segments, tail.last.index, applied.index);
+        let shared =
+            Shared::new(ReadFiles::new(&dir, READ_FILES_MAX), segments, tail.last.index, applied.index);
         shared.files_synced.store(files_synced, Ordering::Relaxed);
         let shared = Arc::new(shared);
         let writer = Writer {
@@ -233,6 +237,11 @@ impl Log {
     /// Appends one entry, whose payload is these parts one after another, with one `write`. After an
     /// error nothing of it is in the log.
     pub fn append(&self, term: u64, time: u64, parts: &[&[u8]]) -> Result<OpTime> {
+        self.append_placed(term, time, parts).map(|(at, _)| at)
+    }
+
+    /// [`Log::append`], which says as well where the payload is.
+    pub fn append_placed(&self, term: u64, time: u64, parts: &[&[u8]]) -> Result<(OpTime, Place)> {
         let length: usize = parts.iter().map(|part| part.len()).sum();
         assert!(length <= MAX_PAYLOAD, "a log entry of {length} bytes");
         let size = (HEADER_LEN + length) as u64;
@@ -241,10 +250,15 @@ impl Log {
         let header =
             Header::encode(at, self.shared.durable_index.load(Ordering::Acquire), parts, writer.salt);
         let padding = writer.padding(size);
-        let written = write_entry(&writer.file, &header, parts, writer.offset, padding);
-        let place = (at, writer.offset);
-        self.appended(&mut writer, written, &[place], size)?;
-        Ok(at)
+        let begin = writer.offset;
+        let written = write_entry(&writer.file, &header, parts, begin, padding);
+        let segment = self.appended(&mut writer, written, &[(at, begin)], size)?;
+        Ok((at, Place { segment, offset: begin + HEADER_LEN as u64 }))
+    }
+
+    /// The file of the segment that begins with this entry, as long as the log has it.
+    pub fn segment_path(&self, first_index: u64) -> PathBuf {
+        segment_path(&self.options.dir, first_index)
     }
 
     /// Appends the first of these entries (term, time, payload), as many as one `write` may carry, at least one. Gives
@@ -335,13 +349,14 @@ impl Log {
     }
 
     /// Takes note of entries that were written at these places, or takes back what a short write left, so that the log ends in a whole entry.
+    /// Gives the segment that they are in.
     fn appended(
         &self,
         writer: &mut Writer,
         written: std::io::Result<()>,
         places: &[(OpTime, u64)],
         size: u64,
-    ) -> Result<()> {
+    ) -> Result<u64> {
         if let Err(error) = written {
             if writer.end_file().is_err() {
                 self.shared.failed.store(true, Ordering::Release);
@@ -358,7 +373,7 @@ impl Log {
             "{entries} entries were written after {:?}",
             writer.last
         );
-        {
+        let first_index = {
             let mut segments = lock(&self.shared.segments);
             let segment = segments.last_mut().expect("a log has a segment at all times");
             assert_eq!(
@@ -370,12 +385,13 @@ impl Log {
             segment.bytes += size;
             places.iter().for_each(|(at, offset)| segment.marks.note(*at, *offset));
             writer.offset = segment.bytes;
-        }
+            segment.first_index
+        };
         writer.last = last;
         self.shared.last_index.store(last.index, Ordering::Release);
         self.shared.appends.fetch_add(entries as u64, Ordering::Relaxed);
         self.shared.append_bytes.fetch_add(size, Ordering::Relaxed);
-        Ok(())
+        Ok(first_index)
     }
 
     fn next_segment(&self, writer: &mut Writer, first_index: u64) -> Result<()> {

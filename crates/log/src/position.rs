@@ -40,3 +40,12 @@ impl OpTime {
         LogPosition { term: self.term, index: self.index }
     }
 }
+
+/// Where bytes are in the log's files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Index of the first entry of the segment.
+    pub segment: u64,
+    /// Bytes from the beginning of its file.
+    pub offset: u64,
+}

@@ -57,7 +57,7 @@ pub(crate) struct Segment {
 static IDS: AtomicU64 = AtomicU64::new(1);
 
 impl Segment {
-    fn new(path: PathBuf, first_index: u64, bytes: u64, version: u32, base: Salt) -> Segment {
+    pub fn new(path: PathBuf, first_index: u64, bytes: u64, version: u32, base: Salt) -> Segment {
         let id = IDS.fetch_add(1, Ordering::Relaxed);
         let salt = salt_of(version, first_index, base);
         Segment { id, path, first_index, bytes, version, base, salt, file: None, marks: Arc::default() }
@@ -81,7 +81,7 @@ impl Segment {
         reserve: &Reserve,
         spares: &Spares,
     ) -> Result<(Segment, Arc<File>, u64)> {
-        let path = dir.join(format!("{first_index:020}.log"));
+        let path = segment_path(dir, first_index);
         let base = if base.checks() { base } else { Salt::new() };
         let failed = |e| Error::io(format!("creating {}", path.display()), e);
         let (file, version) = match spares.open_as(&path, reserve) {
@@ -121,6 +121,11 @@ impl Segment {
         self.file = Some(file.clone());
         Ok(file)
     }
+}
+
+/// The file of the segment that begins with this entry.
+pub(crate) fn segment_path(dir: &Path, first_index: u64) -> PathBuf {
+    dir.join(format!("{first_index:020}.log"))
 }
 
 pub(crate) fn segment_header(
@@ -178,7 +183,7 @@ pub(crate) fn list(dir: &Path) -> Result<(Vec<Segment>, Vec<Segment>)> {
 }
 
 /// Version and log's salt of a segment, or what is wrong with its header.
-fn check_header(segment: &Segment) -> Result<std::result::Result<(u32, Salt), String>> {
+pub(crate) fn check_header(segment: &Segment) -> Result<std::result::Result<(u32, Salt), String>> {
     let file = segment.open(false)?;
     let mut found = [0; SEGMENT_HEADER_LEN as usize];
     if segment.bytes < SEGMENT_HEADER_LEN {

@@ -1,5 +1,6 @@
 //! What a log's writer and its readers share.
 
+use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -65,7 +66,7 @@ impl Shared {
         };
         let outcome = match place {
             Ok(file) => file.read_exact_at(bytes, at),
-            Err(path) => self.files.read(id, &path, bytes, at),
+            Err(path) => self.files.read(id, || File::open(&path), bytes, at),
         };
         let segments = lock(&self.segments);
         if !segments.iter().any(|segment| segment.id == id) {

@@ -5,6 +5,7 @@
 //! such a file has behind the entries of its new segment are the old ones', which that segment's salt does not fit.
 
 use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
@@ -42,7 +43,10 @@ impl Spares {
         let mut kept = Vec::new();
         for segment in removed {
             let spare = self.dir.join(format!("{:020}.{SUFFIX}", segment.first_index));
-            if kept.len() < wanted && fs::rename(&segment.path, &spare).is_ok() {
+            if kept.len() < wanted
+                && !has_other_names(&segment.path)
+                && fs::rename(&segment.path, &spare).is_ok()
+            {
                 kept.push(spare);
             } else {
                 fs::remove_file(&segment.path).map_err(|e| Error::io("removing an old segment", e))?;
@@ -82,4 +86,9 @@ impl Spares {
         spares.iter().for_each(|spare| drop(fs::remove_file(spare)));
         !spares.is_empty()
     }
+}
+
+/// Whether somebody else needs what the file has: it must not be written anew.
+fn has_other_names(path: &Path) -> bool {
+    fs::metadata(path).map_or(true, |about| about.nlink() > 1)
 }

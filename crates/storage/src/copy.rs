@@ -54,6 +54,7 @@ impl Core {
             let checkpoint = Checkpoint::new(db.raw()).map_err(io_error)?;
             // The highest figure means: flush nothing. What is not flushed has no place in a copy.
             checkpoint.create_checkpoint_with_log_size(folder, u64::MAX).map_err(io_error)?;
+            db.values().link_into(folder)?;
             if db.events().sealed() != sealed || db.property("rocksdb.num-immutable-mem-table") > 0 {
                 // A flush that nobody here has ordered, as a manual compaction begins with one: the copy may hold more
                 // than `at` says.
@@ -82,7 +83,7 @@ fn link_copy(from: &Path, to: &Path) -> Result<()> {
     for item in fs::read_dir(from).map_err(|e| file_error("listing", from, &e))? {
         let item = item.map_err(|e| file_error("listing", from, &e))?;
         let (path, target) = (item.path(), to.join(item.file_name()));
-        let table = path.extension().is_some_and(|kind| kind == "sst" || kind == "blob");
+        let table = path.extension().is_some_and(|kind| kind == "sst" || kind == "blob" || kind == "values");
         let done = if table { fs::hard_link(&path, &target) } else { fs::copy(&path, &target).map(|_| ()) };
         done.map_err(|e| file_error("copying", &path, &e))?;
     }

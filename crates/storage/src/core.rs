@@ -70,6 +70,9 @@ impl Core {
         self.guard_flushes();
         self.flushes.signals().begin();
         let mut threads = vec![spawn("sheaf-keeper", Core::run_keeper)?];
+        if !self.base.is_replica() {
+            threads.push(spawn("sheaf-values", Core::run_values)?);
+        }
         if self.durability.log().is_some() {
             threads.push(spawn("sheaf-sync", |core| core.durability.run_syncs())?);
         }

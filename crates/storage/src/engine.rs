@@ -302,7 +302,8 @@ impl Engine {
     /// Bytes that a collection's records take on disk and in memtables (an estimate).
     pub fn storage_bytes(&self, collection: &Collection) -> u64 {
         let (from, to) = prefix_range(collection.ident);
-        self.core().base.db.size_of(Cf::Records, &from, &to)
+        let db = &self.core().base.db;
+        db.size_of(Cf::Records, &from, &to) + db.values().bytes_of(collection.ident)
     }
 
     /// Bytes that an index takes on disk and in memtables (an estimate).

@@ -8,7 +8,7 @@ use fs4::FileExt as _;
 use sheaf_errors::{Code, Error, Result, bail};
 
 /// Version of the folder's layout.
-const FORMAT: u32 = 2;
+const FORMAT: u32 = 3;
 
 /// A file that nobody reads, which keeps room for what opening the folder writes.
 const SPARE: &str = "sheaf.spare";

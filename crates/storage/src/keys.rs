@@ -87,6 +87,8 @@ pub(crate) mod catalog_key {
     pub const COUNTERS: u8 = b'N';
     /// Multikey bits of an index.
     pub const MULTIKEY: u8 = b'M';
+    /// Files of values.
+    pub const VALUES: u8 = b'V';
     /// Prefixes whose data is to be removed: `G`, column family, number.
     pub const GARBAGE: u8 = b'G';
 

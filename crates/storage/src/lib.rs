@@ -51,6 +51,7 @@ mod stats;
 mod tests;
 mod transactions;
 mod tuning;
+mod values;
 mod write;
 
 pub use apply::check_entry;

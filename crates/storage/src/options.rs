@@ -113,6 +113,12 @@ impl Options {
         self.cache_bytes / 4
     }
 
+    /// How many files of large documents may be open at a time, beside RocksDB's.
+    pub(crate) fn open_values(&self) -> usize {
+        usize::try_from(self.open_files)
+            .map_or(OPEN_VALUES.1, |files| (files / 8).clamp(OPEN_VALUES.0, OPEN_VALUES.1))
+    }
+
     /// Memory in which an index build sorts entries before it spills them to files.
     pub(crate) fn sort_bytes(&self) -> usize {
         (self.cache_bytes / 10).clamp(1 << 20, 100 << 20) as usize
@@ -124,6 +130,9 @@ impl Options {
         self.cache_bytes.saturating_sub(self.memtable_bytes() * 3 / 2).max(8 << 20)
     }
 }
+
+/// As many of them, at least and at most: 64 GB of documents.
+const OPEN_VALUES: (usize, usize) = (8, 1024);
 
 /// What is pending in a plain write is committed when it has grown to this, however much memory there is.
 const PENDING_BYTES_MAX: u64 = 32 << 20;

@@ -48,7 +48,7 @@ impl Engine {
     /// One record of the newest state, without taking a snapshot: the fast path of a find by `_id`.
     pub fn get(&self, collection: &Collection, key: &[u8]) -> Result<Option<Doc<'_>>> {
         let full = full_key(collection.ident, key);
-        Ok(self.core().base.db.get(Cf::Records, &full)?.map(Doc::pinned))
+        Ok(self.core().base.db.get(Cf::Records, &full)?.map(Doc::stored))
     }
 
     /// [`Engine::get`], waiting for the decision if the record is prepared.

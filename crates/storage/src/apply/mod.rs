@@ -40,6 +40,7 @@ use crate::options::OpTime;
 use crate::read::overlay::Overlay;
 use crate::sequencer::stays_here;
 use crate::stats::AppliedOps;
+use crate::values::Gone;
 use crate::write::Op;
 use crate::write::changes::Changes;
 use crate::write::sessions;
@@ -152,6 +153,8 @@ struct Applier<'a> {
     written: AHashMap<Vec<u8>, Now<'a>>,
     counts: Counts,
     locks: Vec<LockKey>,
+    /// What nothing refers to when the batch is written.
+    gone: Gone,
     /// What is put into the batch of records and indexes, for who wants it as well.
     writes: Option<Overlay>,
     /// What the batch says of transactions over shards.
@@ -191,6 +194,7 @@ impl<'a> Applier<'a> {
             written: AHashMap::new(),
             counts: Counts::default(),
             locks: Vec::new(),
+            gone: Gone::default(),
             writes: None,
             steps: Vec::new(),
             ended: Vec::new(),
@@ -305,6 +309,7 @@ impl<'a> Applier<'a> {
                 core.wait_for_restart();
             }
             written?;
+            core.base.db.values().note_gone(&std::mem::take(&mut self.gone));
             self.put += bytes;
             core.flushes.note_written(bytes);
         }
@@ -557,10 +562,12 @@ impl<'a> Applier<'a> {
         if let Some(statement) = statement {
             sessions::put_statement(statement, &collection.namespace, &mut sink);
         }
-        self.changes.emit(collection, key, op.after(), &mut sink);
+        let stored = op.after().map(|doc| doc.as_bytes());
+        self.changes.emit(collection, key, stored, &mut sink);
         if let Some(writes) = &mut self.writes {
-            self.changes.emit(collection, key, op.after(), writes);
+            self.changes.emit(collection, key, stored, writes);
         }
+        self.core.base.db.put_gone(&self.changes.record, op.before(), &mut self.gone);
         self.locks.extend_from_slice(&self.changes.locks);
         self.counts.add(&collection.state, op.counts());
         self.written.insert(self.full.clone(), now);

@@ -214,8 +214,9 @@ impl Core {
         iter.seek(from);
         let mut keys = KeySet::default();
         while let Some((full, doc)) = iter.item() {
+            let doc = self.base.db.values().resolve(doc)?;
             for index in indexes {
-                index.generate(RawDoc::new(doc), &mut keys)?;
+                index.generate(RawDoc::new(&doc), &mut keys)?;
                 index.multikey.add(&keys.arrays);
                 for (key, type_bits) in keys.iter() {
                     each(index, &full[PREFIX..], key, type_bits)?;

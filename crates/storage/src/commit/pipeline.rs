@@ -158,12 +158,16 @@ impl Core {
         must!(time > before.time, "a group without an operation is to be entry {}", before.index + 1);
         if let Some(log) = self.durability.log() {
             let parts: SmallVec<[&[u8]; 4]> = group.iter().map(|unit| &unit.payload[..]).collect();
-            let at = log.append(before.term, time, &parts).map_err(|e| self.durability.log_error(e))?;
+            let (at, place) =
+                log.append_placed(before.term, time, &parts).map_err(|e| self.durability.log_error(e))?;
+            drop(parts);
             must!(
                 at.index == before.index + 1,
                 "the log has given {at:?} to what the pipeline orders after {before:?}"
             );
             self.durability.appended();
+            let left = self.place_values(log, group, place);
+            self.flushes.note_left_in_log(left);
         }
         Ok(times)
     }
@@ -180,7 +184,8 @@ impl Core {
         at: OpTime,
         logged: Option<OpTime>,
     ) -> Result<OpTime> {
-        let Prepared { payload, mut batch, counts, locks, publish, step, .. } = unit;
+        must!(unit.values == 0, "a commit is applied whose batch refers to its payload");
+        let Prepared { payload, mut batch, counts, gone, locks, publish, step, .. } = unit;
         let step = match step {
             Some(step) => Some(self.begin_step(*step, at, &mut batch)?),
             None => None,
@@ -193,6 +198,7 @@ impl Core {
             self.durability.fail(&format!("applying a commit failed: {error}"));
             return Err(error);
         }
+        self.base.db.values().note_gone(&gone);
         if let Some(publish) = publish {
             let catalog = publish(&self.published.peek_catalog());
             self.published.show_catalog(Arc::new(catalog));

@@ -9,6 +9,7 @@ use smallvec::SmallVec;
 use crate::catalog::{Catalog, CollectionState};
 use crate::commit::step::Step;
 use crate::locks::LockKey;
+use crate::values::Gone;
 
 /// The largest unit: what log and links carry in one entry with room to spare. Plain writes are committed when at most 32 MB have
 /// come together, so that one operation more with all that it may bring (the document before and after, what a retry is
@@ -81,6 +82,10 @@ pub(crate) struct Prepared {
     /// Whether these are a chain, each an entry of its own; see [`crate::commit::chain`].
     pub chained: bool,
     pub batch: WriteBatch,
+    /// Bytes of documents of which the batch has references to the payload: what is to be left in the log.
+    pub values: u64,
+    /// What nothing refers to when it is applied.
+    pub gone: Gone,
     pub counts: Counts,
     /// Everything it wrote, for transactions that look for conflicts.
     pub locks: Written,

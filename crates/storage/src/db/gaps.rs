@@ -362,17 +362,17 @@ mod tests {
         let mut options = snapshot.read_options();
         options.set_iterate_lower_bound(way.lower);
         options.set_iterate_upper_bound(way.upper);
-        let mut cell = IterCell::open(db, way.cf, options);
+        let mut cell = IterCell::open(db, way.cf, options, snapshot.pin().clone());
         let mut found = match plain {
             false => cell.seek(way, at, exclusive).unwrap(),
             true => {
                 cell.step(|iter| if way.forward { iter.seek(at) } else { iter.seek_for_prev(at) }).unwrap()
             }
         };
-        if found && exclusive && cell.iter().key() == Some(at) {
+        if found && exclusive && cell.key() == Some(at) {
             found = cell.step(|iter| if way.forward { iter.next() } else { iter.prev() }).unwrap();
         }
-        cell.iter().key().filter(|_| found).map(<[u8]>::to_vec)
+        cell.key().filter(|_| found).map(<[u8]>::to_vec)
     }
 
     fn first(db: &Arc<Db>, snapshot: &SnapshotCell) -> Option<Vec<u8>> {

@@ -22,9 +22,13 @@ use rocksdb::{
     ReadOptions, Snapshot, WriteBatch, WriteBatchIteratorCf, WriteOptions,
 };
 use self_cell::self_cell;
+use sheaf_bson::RawDoc;
 use sheaf_errors::{Code, Error, Result};
 
+use crate::critical::impossible;
 use crate::options::Options;
+use crate::values::reference::Reference;
+use crate::values::{Gone, LEAST_BYTES, Pin, Stored, Values};
 use gaps::Gaps;
 pub(crate) use gaps::Way;
 use listener::{Events, listen};
@@ -42,6 +46,7 @@ pub(crate) enum Cf {
     Sessions,
 }
 
+const ALL: [Cf; 4] = [Cf::Records, Cf::Indexes, Cf::Catalog, Cf::Sessions];
 const NAMES: [&str; 4] = ["records", "indexes", "catalog", "sessions"];
 
 /// Values from this size on go to blob files, which compaction does not rewrite.
@@ -72,8 +77,10 @@ pub(crate) struct Db {
     gaps: Gaps,
     /// Whether compactions move large values: see [`Db::tune_blobs`].
     moves_blobs: AtomicBool,
-    /// The numbers of records and indexes in batches.
-    families: [u32; 2],
+    /// Large documents that are in the log's files.
+    values: Values,
+    /// The families' numbers in batches, in the order of [`Cf`].
+    families: [u32; 4],
 }
 
 /// Turns RocksDB's error into ours.
@@ -124,16 +131,28 @@ impl Db {
             .map_err(io_error)?;
         let events = Arc::<Events>::default();
         listen(&mut base, &events);
-        let families = [Cf::Records, Cf::Indexes, Cf::Catalog, Cf::Sessions]
-            .map(|cf| ColumnFamilyDescriptor::new(NAMES[cf as usize], family(cf, options, &cache)));
+        let families =
+            ALL.map(|cf| ColumnFamilyDescriptor::new(NAMES[cf as usize], family(cf, options, &cache)));
         let db = DB::open_cf_descriptors(&base, path, families).map_err(io_error)?;
         let mut write_options = WriteOptions::default();
         write_options.disable_wal(true);
         let index_options = family(Cf::Indexes, options, &cache);
-        let families = [Cf::Records, Cf::Indexes].map(|cf| number(&db, cf));
+        let families = ALL.map(|cf| number(&db, cf));
+        let values = Values::open(path, options.open_values())?;
         let (read_options, gaps) = (ReadOptions::default(), Gaps::default());
         let moves_blobs = AtomicBool::new(false);
-        Ok(Db { db, write_options, read_options, index_options, cache, events, gaps, moves_blobs, families })
+        Ok(Db {
+            db,
+            write_options,
+            read_options,
+            index_options,
+            cache,
+            events,
+            gaps,
+            moves_blobs,
+            values,
+            families,
+        })
     }
 
     pub fn raw(&self) -> &DB {
@@ -149,16 +168,54 @@ impl Db {
     }
 
     /// Reads from the newest state.
-    pub fn get(&self, cf: Cf, key: &[u8]) -> Result<Option<DBPinnableSlice<'_>>> {
+    pub fn get(&self, cf: Cf, key: &[u8]) -> Result<Option<Stored<'_>>> {
+        self.get_with(cf, key, &self.read_options)
+    }
+
+    pub fn get_with(&self, cf: Cf, key: &[u8], options: &ReadOptions) -> Result<Option<Stored<'_>>> {
+        let mut found = self.db.get_pinned_cf_opt(self.cf(cf), key, options).map_err(io_error)?;
+        if cf == Cf::Records {
+            while let Some(reference) = found.as_deref().and_then(Reference::read) {
+                let mut bytes = Vec::new();
+                if self.values.try_read(&reference, &mut bytes)? {
+                    return Ok(Some(Stored::Read(bytes)));
+                }
+                // Without a pin: the document may have been copied, or changed, since the reference was read.
+                found = self.db.get_pinned_cf_opt(self.cf(cf), key, options).map_err(io_error)?;
+                if found.as_deref().and_then(Reference::read) == Some(reference) {
+                    return Err(self.values.damaged(&reference, "is not there"));
+                }
+            }
+        }
+        Ok(found.map(Stored::Pinned))
+    }
+
+    /// [`Db::get`], which leaves a reference to a document one.
+    pub fn get_unresolved(&self, cf: Cf, key: &[u8]) -> Result<Option<DBPinnableSlice<'_>>> {
         self.db.get_pinned_cf_opt(self.cf(cf), key, &self.read_options).map_err(io_error)
     }
 
-    pub fn get_with(&self, cf: Cf, key: &[u8], options: &ReadOptions) -> Result<Option<DBPinnableSlice<'_>>> {
-        self.db.get_pinned_cf_opt(self.cf(cf), key, options).map_err(io_error)
+    /// Large documents that are in the log's files.
+    pub fn values(&self) -> &Values {
+        &self.values
+    }
+
+    /// A record, of which this is the key, is about to have another document than this one, or none: where that is in a file, adds the place to
+    /// `gone`. It is for an estimate, so what cannot be read now is left out.
+    pub fn put_gone(&self, full: &[u8], before: Option<RawDoc<'_>>, gone: &mut Gone) {
+        if before.is_some_and(|doc| doc.len() >= LEAST_BYTES)
+            && self.values.any()
+            && let Some(ident) = full.first_chunk()
+            && let Ok(Some(found)) = self.get_unresolved(Cf::Records, full)
+            && let Some(reference) = Reference::read(&found)
+        {
+            gone.push((u32::from_be_bytes(*ident), reference));
+        }
     }
 
     pub fn write(&self, batch: WriteBatch) -> Result<()> {
-        let _writing = self.gaps.writing(&batch, self.families);
+        let [records, indexes, ..] = self.families;
+        let _writing = self.gaps.writing(&batch, [records, indexes]);
         self.db.write_opt(batch, &self.write_options).map_err(io_error)
     }
 
@@ -170,7 +227,13 @@ impl Db {
 
     /// A column family's number, as batches have it.
     pub fn number(&self, cf: Cf) -> u32 {
-        number(&self.db, cf)
+        self.families[cf as usize]
+    }
+
+    /// The column family of a number.
+    pub fn family(&self, number: u32) -> Cf {
+        let known = ALL.into_iter().find(|cf| self.number(*cf) == number);
+        known.unwrap_or_else(|| impossible!("a batch has a change in family {number}"))
     }
 
     /// What RocksDB tells of its background work.
@@ -180,14 +243,13 @@ impl Db {
 
     /// Starts an atomic flush of all memtables. Whether it has come to its end is for [`Db::flush_ended`] to say.
     pub fn flush(&self) -> Result<()> {
-        let all = [Cf::Records, Cf::Indexes, Cf::Catalog, Cf::Sessions].map(|cf| self.cf(cf));
+        let all = ALL.map(|cf| self.cf(cf));
         listener::flush(&self.db, &all).map_err(|error| lacks(&error))
     }
 
     /// Files at level 0, of the family that has most of them: whoever seeks looks into each.
     pub fn level0_files(&self) -> u64 {
-        [Cf::Records, Cf::Indexes, Cf::Catalog, Cf::Sessions]
-            .iter()
+        ALL.iter()
             .filter_map(|cf| {
                 self.db.property_value_cf(self.cf(*cf), "rocksdb.num-files-at-level0").ok().flatten()
             })
@@ -247,10 +309,7 @@ impl Db {
 
     /// A number property summed over the column families.
     pub fn property(&self, name: &str) -> u64 {
-        [Cf::Records, Cf::Indexes, Cf::Catalog, Cf::Sessions]
-            .iter()
-            .filter_map(|cf| self.db.property_int_value_cf(self.cf(*cf), name).ok().flatten())
-            .sum()
+        ALL.iter().filter_map(|cf| self.db.property_int_value_cf(self.cf(*cf), name).ok().flatten()).sum()
     }
 
     /// Bytes of the smallest and largest keys of all table files, which RocksDB has in memory.
@@ -374,6 +433,7 @@ fn family(cf: Cf, options: &Options, cache: &Cache) -> rocksdb::Options {
 pub(crate) struct Taken {
     db: Arc<Db>,
     known: u64,
+    pin: Pin,
 }
 
 self_cell!(
@@ -387,8 +447,13 @@ self_cell!(
 
 impl SnapshotCell {
     pub fn take(db: &Arc<Db>) -> SnapshotCell {
-        let known = db.gaps.known();
-        SnapshotCell::new(Taken { db: db.clone(), known }, |taken| taken.db.db.snapshot())
+        let (known, pin) = (db.gaps.known(), db.values.pin());
+        SnapshotCell::new(Taken { db: db.clone(), known, pin }, |taken| taken.db.db.snapshot())
+    }
+
+    /// What keeps the documents that it refers to: for who goes on reading when it is no more.
+    pub fn pin(&self) -> &Pin {
+        &self.borrow_owner().pin
     }
 
     /// [`Gaps::known`] from before it was taken.
@@ -405,31 +470,48 @@ impl SnapshotCell {
 }
 
 self_cell!(
-    /// A RocksDB iterator that keeps its database open. It stays valid after the snapshot that it was made from has gone.
-    pub(crate) struct IterCell {
+    struct Iter {
         owner: Arc<Db>,
         #[covariant]
         dependent: DBRawIterator,
     }
 );
 
+/// A RocksDB iterator that keeps its database open. It stays valid after the snapshot that it was made from has gone.
+pub(crate) struct IterCell {
+    iter: Iter,
+    cf: Cf,
+    /// The document that the iterator's value refers to, if `refers`.
+    document: Vec<u8>,
+    refers: bool,
+    _pin: Pin,
+}
+
 impl IterCell {
-    pub fn open(db: &Arc<Db>, cf: Cf, options: ReadOptions) -> IterCell {
-        IterCell::new(db.clone(), |db| db.db.raw_iterator_cf_opt(db.cf(cf), options))
+    /// `pin` is that of the snapshot in the options; without one, it was taken before.
+    pub fn open(db: &Arc<Db>, cf: Cf, options: ReadOptions, pin: Pin) -> IterCell {
+        let iter = Iter::new(db.clone(), |db| db.db.raw_iterator_cf_opt(db.cf(cf), options));
+        IterCell { iter, cf, document: Vec::new(), refers: false, _pin: pin }
     }
 
-    pub fn iter(&self) -> &DBRawIterator<'_> {
-        self.borrow_dependent()
+    /// The key on which it stands.
+    pub fn key(&self) -> Option<&[u8]> {
+        self.iter.borrow_dependent().key()
+    }
+
+    /// The value on which it stands: of a record, the document, wherever it is.
+    pub fn value(&self) -> Option<&[u8]> {
+        if self.refers { Some(&self.document) } else { self.iter.borrow_dependent().value() }
     }
 
     /// Goes to the first entry of the way at or behind `key`, but not through [`gaps`]; `exclusive`: the key itself is not wanted, and
     /// may be found all the same. False when there is none, an error when a read failed.
     pub fn seek(&mut self, way: &Way<'_>, key: &[u8], exclusive: bool) -> Result<bool> {
-        let beyond = self.borrow_owner().gaps.beyond(way, key, exclusive);
+        let beyond = self.iter.borrow_owner().gaps.beyond(way, key, exclusive);
         let from = beyond.as_deref().unwrap_or(key);
         let began = Gaps::look();
         let found = self.step(|iter| if way.forward { iter.seek(from) } else { iter.seek_for_prev(from) })?;
-        let db = self.borrow_owner();
+        let db = self.iter.borrow_owner();
         if began.is_some_and(|began| db.gaps.is_to_learn(began.elapsed())) {
             db.gaps.learn(db, way, from, exclusive || beyond.is_some());
         }
@@ -438,12 +520,22 @@ impl IterCell {
 
     /// Moves the iterator; false when it left its range, an error when a read failed.
     pub fn step(&mut self, step: impl FnOnce(&mut DBRawIterator<'_>)) -> Result<bool> {
-        self.with_dependent_mut(|_, iter| {
+        let (cf, document) = (self.cf, &mut self.document);
+        self.refers = false;
+        let refers = &mut self.refers;
+        self.iter.with_dependent_mut(|db, iter| {
             step(iter);
-            if iter.valid() {
-                return Ok(true);
+            if !iter.valid() {
+                return iter.status().map(|()| false).map_err(io_error);
             }
-            iter.status().map(|()| false).map_err(io_error)
+            if cf == Cf::Records
+                && db.values.any()
+                && let Some(reference) = iter.value().and_then(Reference::read)
+            {
+                db.values.read(&reference, document)?;
+                *refers = true;
+            }
+            Ok(true)
         })
     }
 }

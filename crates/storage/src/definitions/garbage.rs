@@ -76,6 +76,9 @@ impl GarbageList {
 pub(crate) fn remove_prefixes(db: &Db, prefixes: &[(Cf, u32)]) -> Result<()> {
     let mut batch = WriteBatch::default();
     for (cf, ident) in prefixes {
+        if *cf == Cf::Records {
+            db.values().note_dropped(*ident);
+        }
         let (from, to) = prefix_range(*ident);
         db.raw().delete_file_in_range_cf(db.cf(*cf), from, to).map_err(io_error)?;
         batch.delete_range_cf(db.cf(*cf), from, to);

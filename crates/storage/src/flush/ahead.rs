@@ -102,6 +102,7 @@ impl Flushes {
         let checkpoint = Checkpoint::new(self.base.db.raw()).map_err(io_error)?;
         // The highest figure means: flush nothing.
         checkpoint.create_checkpoint_with_log_size(path, u64::MAX).map_err(io_error)?;
+        self.base.db.values().link_into(path)?;
         self.base.hooks.call(HookPoint::StableCopy)?;
         sync(home)?;
         sync(&self.base.options.path)

@@ -32,6 +32,8 @@ const ROOM_BYTES: u64 = 1 << 20;
 /// A flush that RocksDB has begun.
 struct Begun {
     at: OpTime,
+    /// How many memtables had been sealed with it.
+    sealed: u64,
     /// How many flushes had failed before.
     failed: u64,
     /// What it frees of memory.
@@ -92,11 +94,17 @@ impl Core {
                 return Ok(false);
             }
             // The log before the files, also with what came since it was synced.
-            if self.durability.durable_index() < at.index && self.durability.log().is_some() {
-                self.durability.sync_for_checkpoint()?;
+            if self.base.is_ordered() {
+                self.sync_up_to(at)?;
             }
             self.begin_flush(at)?
         };
+        // Alone, others go on while it is synced: RocksDB's thread waits at the gate.
+        if let Err(error) = self.sync_up_to(begun.at) {
+            self.flushes.flush_over(begun.bytes, false);
+            return Err(error);
+        }
+        self.open_gate(&begun);
         self.end_flush(begun)?;
         // The disk may have been full when it was opened.
         crate::folder::keep_spare_room(&self.base.options.path);
@@ -122,40 +130,57 @@ impl Core {
             let at = self.published.last();
             self.begin_flush(at)?
         };
+        self.open_gate(&begun);
         self.end_flush(begun)?;
         self.commits.majority().thin_candidates();
         Ok(())
     }
 
-    /// Has RocksDB switch memtables. The pipeline is held.
+    /// Has the log last up to here.
+    fn sync_up_to(&self, at: OpTime) -> Result<()> {
+        if self.durability.durable_index() >= at.index {
+            Ok(())
+        } else {
+            self.durability.sync_for_checkpoint()
+        }
+    }
+
+    /// What a flush holds may be in files. What comes to the gate before anything else is sealed holds nothing behind that, whatever is committed
+    /// meanwhile.
+    fn open_gate(&self, begun: &Begun) {
+        let durable = self.durability.durable_index();
+        must!(
+            self.durability.log().is_none() || begun.at.index <= durable,
+            "a flush up to entry {}, of which the log has {durable} for good",
+            begun.at.index
+        );
+        self.flushes.allowed.fetch_max(begun.at.index, Ordering::AcqRel);
+        self.flushes.ordered_seals.store(begun.sealed, Ordering::Release);
+    }
+
+    /// Has RocksDB switch memtables, and wait at the gate before it writes them. The pipeline is held.
     fn begin_flush(&self, at: OpTime) -> Result<Begun> {
         must!(
             at == self.published.last(),
             "a flush up to {at:?}, and the newest commit is {:?}",
             self.published.last()
         );
-        let durable = self.durability.durable_index();
-        must!(
-            self.durability.log().is_none() || at.index <= durable,
-            "a flush up to entry {}, of which the log has {durable} for good",
-            at.index
-        );
         let failed = self.base.db.events().failed_flushes();
+        self.base.db.values().sync_names()?;
         let mut batch = WriteBatch::default();
         self.put_bookkeeping(at, &mut batch);
+        self.base.db.values().put_changed(&self.base.db, &mut batch);
         self.base.db.write(batch)?;
         *self.flushes.flushing_to.lock() = Some(at);
-        self.flushes.allowed.fetch_max(at.index, Ordering::AcqRel);
         // Returns when new memtables have taken over; the rest happens in the background.
         self.base.db.flush()?;
-        // What comes to the gate before anything else is sealed holds nothing behind `at`, whatever is committed meanwhile.
-        self.flushes.ordered_seals.store(self.base.db.events().sealed(), Ordering::Release);
+        let sealed = self.base.db.events().sealed();
         let bytes = self.flushes.move_to_flush();
-        Ok(Begun { at, failed, bytes })
+        Ok(Begun { at, sealed, failed, bytes })
     }
 
     /// Waits until what was begun is on disk, and lets go of what is not needed any more.
-    fn end_flush(&self, Begun { at, failed, bytes }: Begun) -> Result<()> {
+    fn end_flush(&self, Begun { at, failed, bytes, .. }: Begun) -> Result<()> {
         let waited = self.wait_for_flush(failed);
         self.flushes.flush_over(bytes, waited.is_ok());
         waited?;

@@ -54,6 +54,7 @@ impl Core {
             Some(log) => log.durable_index() >= at || log.sync().is_ok_and(|index| index >= at),
             None => true,
         };
+        let durable = durable && self.base.db.values().sync_names().is_ok();
         let committed = || {
             self.base.sequencer().is_none_or(|sequencer| sequencer.commit_index() >= at)
                 || self.flushes.may_flush_ahead(at)

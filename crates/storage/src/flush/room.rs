@@ -18,6 +18,11 @@ impl Flushes {
         self.unflushed.fetch_add(bytes, Ordering::Relaxed);
     }
 
+    /// Documents of so many bytes were left in the log.
+    pub fn note_left_in_log(&self, bytes: u64) {
+        self.left_in_log.fetch_add(bytes, Ordering::Relaxed);
+    }
+
     /// Bytes of batches since the last flush began.
     pub fn unflushed(&self) -> u64 {
         self.unflushed.load(Ordering::Relaxed)
@@ -28,9 +33,10 @@ impl Flushes {
         self.unflushed() + self.flushing.load(Ordering::Relaxed)
     }
 
-    /// Whether memtables hold as much as may come together before a flush.
+    /// Whether memtables, with what was left in the log, hold as much as may come together before a flush.
     pub fn is_due(&self) -> bool {
-        self.unflushed() >= self.base.options.memtable_bytes()
+        let left = self.left_in_log.load(Ordering::Relaxed);
+        self.unflushed() + left >= self.base.options.memtable_bytes()
     }
 
     /// Whether memtables hold as much as they may, with those that are being flushed.
@@ -41,6 +47,7 @@ impl Flushes {
     /// What memtables hold is being flushed from now on. Gives how much that is.
     pub(super) fn move_to_flush(&self) -> u64 {
         let bytes = self.unflushed.swap(0, Ordering::Relaxed);
+        self.left_in_log.store(0, Ordering::Relaxed);
         let before = self.flushing.swap(bytes, Ordering::Relaxed);
         must!(before == 0, "a flush has begun while {before} bytes of another are being written");
         self.pace.begin(Instant::now());

@@ -12,7 +12,10 @@ const LOOK_AROUND: Duration = Duration::from_millis(500);
 #[derive(Default)]
 pub(crate) struct Signals {
     state: Mutex<{ rank::LEAF }, State>,
+    /// The keeper alone waits for it.
     changed: Condvar,
+    /// Background work is to end.
+    ended: Condvar,
 }
 
 #[derive(Default)]
@@ -34,6 +37,7 @@ impl Signals {
     pub fn stop(&self) {
         self.state.lock().stop = true;
         self.changed.notify_all();
+        self.ended.notify_all();
     }
 
     /// Whether background work is to end.
@@ -63,6 +67,16 @@ impl Signals {
         while !state.stop && began.elapsed() < pause {
             self.changed.wait_for(&mut state, pause.saturating_sub(began.elapsed()));
         }
+    }
+
+    /// Has another thread than the keeper wait, unless background work is to end. False: it is.
+    pub fn rest(&self, pause: Duration) -> bool {
+        let began = Instant::now();
+        let mut state = self.state.lock();
+        while !state.stop && began.elapsed() < pause {
+            self.ended.wait_for(&mut state, pause.saturating_sub(began.elapsed()));
+        }
+        !state.stop
     }
 
     /// Waits until there may be something to do. False: it is over.

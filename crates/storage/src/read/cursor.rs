@@ -97,7 +97,8 @@ impl Merged {
             None => own.cloned(),
         };
         let own = own.map(|overlay| Own { overlay, next: None, current: false });
-        let cell = IterCell::open(&view.at.published.db, cf, options);
+        let pin = view.at.snapshot.pin().clone();
+        let cell = IterCell::open(&view.at.published.db, cf, options, pin);
         let (forward, known) = (direction == Direction::Forward, view.at.snapshot.known());
         Ok(Merged { cell, cf, forward, lower, upper, below: false, own, known })
     }
@@ -113,7 +114,7 @@ impl Merged {
             known: self.known,
         };
         let mut found = self.cell.seek(&way, key, exclusive)?;
-        if found && exclusive && self.cell.iter().key() == Some(key) {
+        if found && exclusive && self.cell.key() == Some(key) {
             found = self.step_below()?;
         }
         self.below = found;
@@ -179,7 +180,7 @@ impl Merged {
                 own.current = false;
                 return Ok(self.below);
             };
-            let order = match self.cell.iter().key().filter(|_| self.below) {
+            let order = match self.cell.key().filter(|_| self.below) {
                 None => std::cmp::Ordering::Less,
                 Some(below) if self.forward => key[..].cmp(below),
                 Some(below) => below.cmp(&key[..]),
@@ -205,7 +206,7 @@ impl Merged {
     fn key(&self) -> &[u8] {
         match &self.own {
             Some(own) if own.current => own.next.as_deref().unwrap_or_default(),
-            _ => self.cell.iter().key().unwrap_or_default(),
+            _ => self.cell.key().unwrap_or_default(),
         }
     }
 
@@ -217,7 +218,7 @@ impl Merged {
                 .and_then(|key| own.overlay.of(self.cf).get(key))
                 .and_then(|value| value.as_deref())
                 .unwrap_or_default(),
-            _ => self.cell.iter().value().unwrap_or_default(),
+            _ => self.cell.value().unwrap_or_default(),
         }
     }
 }
@@ -327,7 +328,7 @@ impl RecordCursor {
         }
         let upper = self.merged.upper.clone();
         let found = self.merged.cell.step(|iter| iter.seek_for_prev(&upper))?;
-        let key = self.merged.cell.iter().key().filter(|_| found);
+        let key = self.merged.cell.key().filter(|_| found);
         Ok(key.map_or(Next::End, |key| Next::EndAt(key.to_vec())))
     }
 

@@ -3,7 +3,7 @@
 use std::ops::Deref;
 use std::sync::Arc;
 
-use rocksdb::{DBPinnableSlice, ReadOptions};
+use rocksdb::ReadOptions;
 use sheaf_bson::{RawDoc, Timestamp};
 use sheaf_errors::Result;
 
@@ -14,6 +14,7 @@ use crate::plans::ChosenPlans;
 use crate::read::overlay::Overlay;
 use crate::read::published::Published;
 use crate::read::undecided::Past;
+use crate::values::Stored;
 
 /// One consistent state: a snapshot with the catalog that describes it, and in a transaction its own
 /// writes. Cheap to clone; old states stay readable as long as a view on them lives.
@@ -116,21 +117,21 @@ impl View {
             return Ok(prepared.map(Doc::borrowed));
         }
         let found = self.at.published.db.get_with(cf, full, &self.at.options)?;
-        Ok(found.map(Doc::pinned))
+        Ok(found.map(Doc::stored))
     }
 }
 
-/// A document's bytes, pinned in RocksDB's memory or borrowed from a transaction's own writes.
+/// A document's bytes: pinned in RocksDB's memory, read from the log's files, or borrowed from a transaction's own writes.
 pub struct Doc<'a>(Bytes<'a>);
 
 enum Bytes<'a> {
-    Pinned(DBPinnableSlice<'a>),
+    Stored(Stored<'a>),
     Borrowed(&'a [u8]),
 }
 
 impl<'a> Doc<'a> {
-    pub(crate) fn pinned(slice: DBPinnableSlice<'a>) -> Self {
-        Doc(Bytes::Pinned(slice))
+    pub(crate) fn stored(bytes: Stored<'a>) -> Self {
+        Doc(Bytes::Stored(bytes))
     }
 
     pub(crate) fn borrowed(bytes: &'a [u8]) -> Self {
@@ -147,7 +148,7 @@ impl Deref for Doc<'_> {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
         match &self.0 {
-            Bytes::Pinned(slice) => slice,
+            Bytes::Stored(bytes) => bytes,
             Bytes::Borrowed(bytes) => bytes,
         }
     }

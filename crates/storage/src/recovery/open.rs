@@ -34,6 +34,7 @@ impl Core {
         install::finish_install(&options.path)?;
         stable::finish_rollback(&options.path)?;
         let db = Arc::new(Db::open(&options.path.join("data"), &options)?);
+        db.values().load(&db)?;
         install::forget_local(&options.path, &db)?;
         rekey(&db)?;
         let Bookkeeping { at: known, batch, idents, log_knowledge } = read_applied(&db)?;
@@ -96,6 +97,10 @@ impl Core {
             // From here on the flushed state is all there is; an old log must not be applied again.
             core.checkpoint()?;
             fs::remove_dir_all(&log_dir).map_err(|e| folder_error("removing the old log", &log_dir, &e))?;
+        }
+        if core.base.options.repair.is_none() {
+            let alone = !core.base.is_replica();
+            core.base.db.values().begin(alone && core.durability.log().is_some())?;
         }
         folder::keep_spare_room(&core.base.options.path);
         Ok(Arc::new(core))

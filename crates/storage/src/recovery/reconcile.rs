@@ -112,10 +112,11 @@ impl Core {
         iter.seek(from);
         while let Some(value) = iter.value() {
             docs += 1;
+            let value = self.base.db.values().resolve(value)?;
             bytes += value.len() as i64;
             for index in collection.maintained().filter(|index| index.kind != IndexKind::Id) {
                 keys.clear();
-                match index.generate(RawDoc::new(value), &mut keys) {
+                match index.generate(RawDoc::new(&value), &mut keys) {
                     Ok(()) => index.multikey.add(&keys.arrays),
                     Err(error) if index.ready => return Err(error),
                     // Its build will end with this error, or after the document has gone.

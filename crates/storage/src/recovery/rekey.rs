@@ -95,6 +95,7 @@ fn each_record(db: &Db, ident: u32, mut each: impl FnMut(&[u8], RawDoc<'_>) -> R
     let mut iter = db.raw().raw_iterator_cf_opt(db.cf(Cf::Records), options);
     iter.seek(from);
     while let Some((key, value)) = iter.item() {
+        let value = &db.values().resolve(value)?;
         let whole =
             sheaf_bson::validate(value, sheaf_bson::MAX_DEPTH * 2).is_ok_and(|len| len == value.len());
         if whole && !each(&key[PREFIX..], RawDoc::new(value))? {

@@ -171,16 +171,16 @@ impl Changes {
         self.old.iter().chain(&self.new).map(KeySet::capacity).sum::<usize>() + self.record.capacity()
     }
 
-    /// Hands the record's and all indexes' changes to `sink`.
+    /// Hands the record's and all indexes' changes to `sink`. `stored` is what the record is from now on: the new document, or what refers to it.
     pub fn emit(
         &mut self,
         collection: &Collection,
         record_key: &[u8],
-        new: Option<RawDoc<'_>>,
+        stored: Option<&[u8]>,
         sink: &mut impl Sink,
     ) {
-        match new {
-            Some(doc) => sink.put(Cf::Records, &self.record, doc.as_bytes()),
+        match stored {
+            Some(stored) => sink.put(Cf::Records, &self.record, stored),
             None => sink.delete(Cf::Records, &self.record),
         }
         for (at, index) in collection.maintained().enumerate() {

@@ -25,6 +25,7 @@ use crate::oplog::{self, Statement, TransactionKey, TransactionRecord};
 use crate::options::{Interrupt, OpTime};
 use crate::read::overlay::Overlay;
 use crate::read::view::{SnapshotState, View};
+use crate::values::Gone;
 use crate::write::changes::{Changes, WrittenKeys, record_lock, record_lock_at};
 use crate::write::guard;
 use crate::write::sessions;
@@ -52,6 +53,8 @@ pub struct Transaction {
     /// Operations as elements of `applyOps`, one after another.
     payload: Vec<u8>,
     counts: Counts,
+    /// What nothing refers to when it is committed.
+    gone: Gone,
     passes: SmallVec<[(Arc<Collection>, Pass); 2]>,
     /// Of collections whose placements it writes.
     holds: Vec<Hold>,
@@ -114,6 +117,7 @@ impl Transaction {
             locks: Vec::new(),
             payload: Vec::new(),
             counts: Counts::default(),
+            gone: Gone::default(),
             passes: SmallVec::new(),
             holds: Vec::new(),
             changes: Changes::default(),
@@ -217,6 +221,8 @@ impl Transaction {
         }
         let (payload, chained) = self.oplog_entries(None);
         let mut prepared = Prepared {
+            values: 0,
+            gone: std::mem::take(&mut self.gone),
             payload,
             chained,
             batch,
@@ -482,7 +488,8 @@ impl Transaction {
         }
         // Views handed out keep what they saw: the overlay is copied if one is still alive.
         let overlay: &mut Overlay = Arc::make_mut(self.view.overlay.get_or_insert_default());
-        self.changes.emit(collection, record_key, op.after(), overlay);
+        self.changes.emit(collection, record_key, op.after().map(|doc| doc.as_bytes()), overlay);
+        self.core.base.db.put_gone(&self.changes.record, op.before(), &mut self.gone);
         self.changes.count_id(collection, op);
         op.log_inner(&mut self.payload, collection, self.statement.as_ref(), &self.marks);
         self.has_statements |= self.statement.is_some();

@@ -24,6 +24,8 @@ use crate::oplog::Statement;
 use crate::options::{Interrupt, OpTime};
 use crate::read::view::View;
 use crate::sequencer::stays_here;
+use crate::values::Gone;
+use crate::values::reference::Reference;
 use crate::write::changes::{Changes, WrittenKeys, record_lock_at};
 use crate::write::guard;
 use crate::write::sessions;
@@ -38,6 +40,10 @@ const COUNTED_BYTES: usize = 1 << 20;
 /// milliseconds.
 const PENDING_CHANGES_MAX: usize = 8 << 10;
 
+/// So many bytes of a payload are committed at a time where there are more: it is written from the processor's cache, into buffers that are used
+/// again, and others' commits get in between.
+const PAYLOAD_AT_ONCE: usize = 4 << 20;
+
 /// Room in a batch for keys and index entries of a small document.
 const SMALL_BATCH_BYTES: usize = 256;
 
@@ -50,6 +56,10 @@ pub struct WriteUnit<'i> {
     payload: Vec<u8>,
     /// Made with the first operation.
     batch: Option<WriteBatch>,
+    /// Bytes of documents in the payload to which the batch refers.
+    values: u64,
+    /// What nothing refers to when that is committed.
+    gone: Gone,
     counts: Counts,
     /// Held; given back after each commit.
     locks: Vec<LockKey>,
@@ -150,6 +160,8 @@ impl<'i> WriteUnit<'i> {
             core,
             interrupt,
             batch: None,
+            values: 0,
+            gone: Gone::default(),
             counts: Counts::default(),
             locks,
             pending: Pending::default(),
@@ -200,6 +212,8 @@ impl<'i> WriteUnit<'i> {
             payload: std::mem::take(&mut self.payload),
             chained: false,
             batch: self.batch.take().unwrap_or_default(),
+            values: std::mem::take(&mut self.values),
+            gone: std::mem::take(&mut self.gone),
             counts: std::mem::take(&mut self.counts),
             locks: self.locks.as_slice().into(),
             publish: None,
@@ -314,7 +328,14 @@ impl<'i> WriteUnit<'i> {
 
     /// Notes what [`Changes::compute`] computed last as part of the next commit. Nothing here waits or fails.
     fn put(&mut self, collection: &Arc<Collection>, record_key: &[u8], op: Op<'_>, rid: Option<u64>) {
+        if self.payload.capacity() == 0 {
+            self.payload = self.core.commits.take_buffer();
+        }
+        let begin = self.payload.len();
         op.log(&mut self.payload, collection, rid, self.statement.as_ref(), &self.marks);
+        let db = &self.core.base.db;
+        db.put_gone(&self.changes.record, op.before(), &mut self.gone);
+        let left = db.values().candidate(op).map(|doc| doc.find(&self.payload, begin));
         let room = op.after().map_or(0, |doc| doc.len()) + self.changes.record.len() + SMALL_BATCH_BYTES;
         let batch = self.batch.get_or_insert_with(|| WriteBatch::with_capacity_bytes(room));
         let mut sink = BatchSink { db: &self.core.base.db, batch };
@@ -325,7 +346,13 @@ impl<'i> WriteUnit<'i> {
             crate::oplog::note_statement(&mut self.payload, &collection.namespace, &statement);
             sessions::put_statement(&statement, &collection.namespace, &mut sink);
         }
-        self.changes.emit(collection, record_key, op.after(), &mut sink);
+        let reference = left.as_ref().map(Reference::bytes);
+        let stored = match &reference {
+            Some(reference) => Some(&reference[..]),
+            None => op.after().map(|doc| doc.as_bytes()),
+        };
+        self.changes.emit(collection, record_key, stored, &mut sink);
+        self.values += left.map_or(0, |left| u64::from(left.length));
         self.changes.count_id(collection, op);
         self.pending.extend(&self.changes.locks);
         self.counts.add(&collection.state, op.counts());
@@ -337,6 +364,7 @@ impl<'i> WriteUnit<'i> {
             self.batch.as_ref().map_or((0, 0), |batch| (batch.len(), batch.size_in_bytes()));
         let pending = self.payload.len() + bytes;
         if changes >= PENDING_CHANGES_MAX
+            || self.payload.len() >= PAYLOAD_AT_ONCE
             || pending > COUNTED_BYTES
                 && (!self.count(pending) || pending > self.core.base.options.pending_bytes())
         {
@@ -396,7 +424,7 @@ impl<'i> WriteUnit<'i> {
         self.lock_all(&locks)?;
         self.changes.locks = locks;
         self.begin_write(collection)?;
-        if self.core.base.db.get(Cf::Records, &self.changes.record)?.is_some() {
+        if self.core.base.db.get_unresolved(Cf::Records, &self.changes.record)?.is_some() {
             return Err(duplicate_id(collection, doc));
         }
         self.check_unique(collection, record_key)?;
@@ -492,7 +520,7 @@ impl Write for WriteUnit<'_> {
     }
 
     fn reserve(&mut self, bytes: usize) {
-        let bytes = bytes.min(self.core.base.options.pending_bytes() / 2);
+        let bytes = bytes.min(self.core.base.options.pending_bytes() / 2).min(PAYLOAD_AT_ONCE);
         let room = bytes + bytes / 8 + SMALL_BATCH_BYTES;
         self.payload.reserve(room);
         if self.batch.is_none() {

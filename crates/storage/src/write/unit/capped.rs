@@ -161,7 +161,7 @@ impl WriteUnit<'_> {
             if victims.len() == most {
                 return Ok(Some((victims, false)));
             }
-            let Some((key, old)) = cell.iter().valid().then(|| cell.iter().item()).flatten() else {
+            let (Some(key), Some(old)) = (cell.key(), cell.value()) else {
                 return Ok(self.payload.is_empty().then_some((victims, true)));
             };
             sheaf_meter::tick(20)?;

@@ -29,17 +29,17 @@ impl Oldest {
         options.set_iterate_upper_bound(upper.to_vec());
         // Nobody reads again what goes.
         options.fill_cache(false);
-        let mut cell = IterCell::open(db, Cf::Records, options);
+        let mut cell = IterCell::open(db, Cf::Records, options, db.values().pin());
         match trimmed {
             Some(key) if key.starts_with(&lower) => {
-                if cell.step(|iter| iter.seek(key))? && cell.iter().key() == Some(key) {
+                if cell.step(|iter| iter.seek(key))? && cell.key() == Some(key) {
                     cell.step(|iter| iter.next())?;
                 }
             }
             _ => {
                 let first = capped_key(collection.state.first_key.load(Ordering::Acquire));
                 let found = cell.step(|iter| iter.seek(full_key(collection.ident, &first)))?;
-                let rid = cell.iter().key().filter(|_| found).and_then(|key| key[PREFIX..].first_chunk());
+                let rid = cell.key().filter(|_| found).and_then(|key| key[PREFIX..].first_chunk());
                 if let Some(rid) = rid {
                     collection.state.first_key.fetch_max(u64::from_be_bytes(*rid), Ordering::AcqRel);
                 }

@@ -1,0 +1,253 @@
+//! Files of which little is wanted.
+//!
+//! The log lets go of a segment after a while; as a file of values it stays as long as half of it is wanted. When less is, that is copied into
+//! RocksDB, and the file goes. What is wanted is counted as documents come and go, and looked for before anything is done about
+//! it: an entry's operation names the record that it has written, and that record refers to the entry or does not.
+
+use std::sync::Weak;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use rocksdb::WriteBatch;
+use sheaf_errors::{Code, Error, Result};
+use sheaf_log::SegmentFile;
+
+use super::reference::Reference;
+use super::{Values, place::LEAST_BYTES, rows};
+use crate::core::Core;
+use crate::critical::must;
+use crate::db::Cf;
+use crate::keys::prefixed;
+use crate::oplog::{self, Operation, log_error};
+
+/// How often it is looked for files to be collected.
+const LOOK_AROUND: Duration = Duration::from_millis(if cfg!(test) { 20 } else { 1000 });
+
+/// So many bytes of documents are copied with the pipeline held.
+const COPIED_AT_ONCE: usize = 1 << 20;
+
+/// So many files go with one flush at most.
+const FILES_AT_ONCE: usize = 16;
+
+/// Of whom nothing is wanted any more in the newest state.
+pub(super) struct Retired {
+    number: u32,
+    /// Who reads older states has a share of one of these.
+    readers: Vec<Weak<()>>,
+    /// The newest state is flushed.
+    flushed: bool,
+}
+
+/// A record, and where its document is.
+type Wanted = (Vec<u8>, Reference);
+
+impl Values {
+    /// The file of which least is wanted, and little, as far as is known, and whose segment the log does not have any more: it begins behind it.
+    fn little_wanted(&self, log_begins: u64) -> Option<u32> {
+        let state = self.state.lock();
+        let little = |row: &rows::FileRow| row.segment < log_begins && row.wanted() * 2 < row.end;
+        let others =
+            state.files.iter().filter(|(number, row)| Some(**number) != state.current && little(row));
+        others.min_by_key(|(_, row)| row.wanted()).map(|(number, _)| *number)
+    }
+
+    /// Up to where something may refer to a file, and how much has been noted as wanted no more.
+    fn about(&self, number: u32) -> (u64, u64) {
+        self.state.lock().files.get(&number).map_or((0, 0), |row| (row.end, row.noted))
+    }
+
+    /// Nothing in the newest state refers to the file: its row goes with the batch.
+    fn retire(&self, number: u32) {
+        let mut state = self.state.lock();
+        must!(state.current != Some(number), "file {number} of values is written to and given up");
+        state.files.remove(&number);
+        let before = self.generation.swap(Default::default());
+        state.generations.retain(|generation| generation.strong_count() > 0);
+        state.generations.push(std::sync::Arc::downgrade(&before));
+        let readers = state.generations.clone();
+        state.retired.push(Retired { number, readers, flushed: false });
+    }
+
+    /// What was retired before is flushed.
+    fn note_flushed(&self) {
+        self.state.lock().retired.iter_mut().for_each(|retired| retired.flushed = true);
+    }
+
+    /// Removes the files that nobody can read any more.
+    fn remove_retired(&self) -> Result<()> {
+        let mut ready = Vec::new();
+        self.state.lock().retired.retain(|retired| {
+            let read = retired.readers.iter().any(|reader| reader.strong_count() > 0);
+            let goes = retired.flushed && !read;
+            if goes {
+                ready.push(retired.number);
+            }
+            !goes
+        });
+        for number in ready {
+            crate::folder::remove(&self.path(number))?;
+            self.read.close(|open| open == u64::from(number));
+        }
+        Ok(())
+    }
+
+    /// Whether files wait for a flush.
+    fn waits_for_flush(&self) -> bool {
+        self.state.lock().retired.iter().any(|retired| !retired.flushed)
+    }
+}
+
+impl Core {
+    /// The work of a thread, until background work is to end.
+    pub fn run_values(&self) {
+        let mut told = false;
+        while self.flushes.signals().rest(LOOK_AROUND) {
+            let done = self.collect_values();
+            if let Err(error) = &done
+                && !told
+                && !self.is_stopping()
+            {
+                tracing::warn!(%error, "files of values of which little is wanted cannot be removed; trying again");
+            }
+            told = done.is_err();
+        }
+    }
+
+    /// Copies what is wanted of files of which little is, and removes these.
+    pub fn collect_values(&self) -> Result<()> {
+        let values = self.base.db.values();
+        // Who copies the folder meanwhile finds it as it is.
+        let Some(_pass) = self.commits.try_pass() else { return Ok(()) };
+        let begins = self.durability.log().map_or(u64::MAX, |log| log.stats().first_index);
+        let mut files = 0;
+        while files < FILES_AT_ONCE
+            && !self.is_stopping()
+            && let Some(number) = values.little_wanted(begins)
+        {
+            self.durability.check_writable()?;
+            self.collect_file(number)?;
+            files += 1;
+        }
+        if values.waits_for_flush() && self.try_checkpoint()? {
+            values.note_flushed();
+        }
+        values.remove_retired()
+    }
+
+    /// Looks what of a file is wanted. Where it is little, that is copied, and the file is given up.
+    fn collect_file(&self, number: u32) -> Result<()> {
+        let values = self.base.db.values();
+        let (end, noted) = values.about(number);
+        let wanted = self.wanted_of_file(number, end)?;
+        let bytes: u64 = wanted.iter().map(|(_, reference)| u64::from(reference.length)).sum();
+        if bytes * 2 >= end {
+            let ident = |key: &[u8]| key.first_chunk().map_or(0, |ident| u32::from_be_bytes(*ident));
+            let mut by_ident = std::collections::BTreeMap::<u32, u64>::new();
+            for (key, reference) in &wanted {
+                *by_ident.entry(ident(key)).or_default() += u64::from(reference.length);
+            }
+            if let Some(row) = values.state.lock().files.get_mut(&number) {
+                row.set_wanted(by_ident, noted);
+            }
+            return Ok(());
+        }
+        let mut rest = &wanted[..];
+        while !rest.is_empty() {
+            let mut bytes = 0;
+            let fit = rest.iter().take_while(|(_, reference)| {
+                let before = bytes;
+                bytes += reference.length as usize;
+                before < COPIED_AT_ONCE
+            });
+            let (now, later) = rest.split_at(fit.count());
+            self.copy_values(now)?;
+            rest = later;
+        }
+        let mut batch = WriteBatch::default();
+        rows::remove(number, &self.base.db, &mut batch);
+        let _still = self.still();
+        let (bytes, written) = self.commits.write(batch, &[], None, 0);
+        written?;
+        self.flushes.note_written(bytes);
+        values.retire(number);
+        tracing::debug!(number, copied = wanted.len(), "gave up a file of values");
+        Ok(())
+    }
+
+    /// The records that refer to a file now, with their keys. Something may do so up to `end`.
+    ///
+    /// Errors: the file is damaged.
+    fn wanted_of_file(&self, number: u32, end: u64) -> Result<Vec<Wanted>> {
+        let values = self.base.db.values();
+        let mut file = SegmentFile::open(&values.path(number)).map_err(log_error)?;
+        let mut wanted = Vec::new();
+        let mut key = Vec::new();
+        let mut full = Vec::new();
+        let catalog = self.published.catalog();
+        while let Some((_, offset, payload)) = file.next().map_err(log_error)? {
+            for doc in oplog::documents(payload) {
+                let fields = Operation::read(doc);
+                if !matches!(fields.op, Some("i" | "u")) || fields.o.len() < LEAST_BYTES {
+                    continue;
+                }
+                // Of a collection that is no more nothing is wanted.
+                let uuid = oplog::value_uuid(fields.uuid);
+                let Some(collection) = uuid.and_then(|uuid| catalog.by_uuid(&uuid)) else { continue };
+                key.clear();
+                fields.put_record_key(&mut key)?;
+                prefixed(collection.ident, &key, &mut full);
+                let at = offset + (fields.o.as_bytes().as_ptr() as usize - payload.as_ptr() as usize) as u64;
+                if let Some(reference) = self.reference_of(&full)?
+                    && (reference.file, u64::from(reference.offset)) == (number, at)
+                {
+                    wanted.push((full.clone(), reference));
+                }
+            }
+            if self.is_stopping() {
+                return Err(Error::new(Code::INTERRUPTED_AT_SHUTDOWN, "the server is shutting down"));
+            }
+        }
+        if file.offset() < end {
+            return Err(Error::new(
+                Code::CHECKSUM_MISMATCH,
+                format!(
+                    "{} is damaged at byte {}: what is in it up to byte {end} cannot be read",
+                    values.path(number).display(),
+                    file.offset()
+                ),
+            ));
+        }
+        Ok(wanted)
+    }
+
+    /// Where a record's document is, if it is in a file.
+    fn reference_of(&self, full: &[u8]) -> Result<Option<Reference>> {
+        let found = self.base.db.get_unresolved(Cf::Records, full)?;
+        Ok(found.as_deref().and_then(Reference::read))
+    }
+
+    /// Writes documents into RocksDB whose records still refer to where they were found.
+    fn copy_values(&self, wanted: &[Wanted]) -> Result<()> {
+        let values = self.base.db.values();
+        let mut documents = Vec::with_capacity(wanted.len());
+        for (_, reference) in wanted {
+            let mut bytes = Vec::new();
+            values.read(reference, &mut bytes)?;
+            documents.push(bytes);
+        }
+        self.wait_for_room(false)?;
+        let _still = self.still();
+        self.durability.check_writable()?;
+        let mut batch = WriteBatch::default();
+        for ((full, reference), document) in wanted.iter().zip(&documents) {
+            if self.reference_of(full)? == Some(*reference) {
+                batch.put_cf(self.base.db.cf(Cf::Records), full, document);
+                values.copied.fetch_add(document.len() as u64, Ordering::Relaxed);
+            }
+        }
+        let (bytes, written) = self.commits.write(batch, &[], None, 0);
+        written?;
+        self.flushes.note_written(bytes);
+        Ok(())
+    }
+}

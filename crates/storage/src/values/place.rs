@@ -1,0 +1,278 @@
+//! From the payload of a commit to its place in the log.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::atomic::Ordering;
+
+use rocksdb::{WriteBatch, WriteBatchIteratorCf};
+use sheaf_bson::RawDoc;
+use sheaf_errors::Result;
+use sheaf_log::{Log, Place};
+
+use super::reference::Reference;
+use super::rows::{self, FileRow};
+use super::{State, Values, number_of};
+use crate::commit::prepared::Prepared;
+use crate::core::Core;
+use crate::critical::must;
+use crate::db::{Cf, Db};
+use crate::folder::file_error;
+use crate::write::Op;
+
+/// Documents from this size on are left in the log; RocksDB has smaller ones in its tables.
+pub(crate) const LEAST_BYTES: usize = 8 << 10;
+
+/// So much of a document is compressed to see whether that makes it smaller...
+const SAMPLE_BYTES: usize = 4 << 10;
+
+/// ...by so many percent. Then RocksDB has it, compressed.
+const WORTH_PERCENT: usize = 25;
+
+/// A document that is to be left in the log.
+#[derive(Clone, Copy)]
+pub(crate) struct Candidate<'d>(RawDoc<'d>);
+
+impl Candidate<'_> {
+    /// Where it stands in a payload to whose end, from `begin` on, its operation was appended.
+    pub fn find(&self, payload: &[u8], begin: usize) -> Reference {
+        let Candidate(doc) = *self;
+        let operation = RawDoc::new(&payload[begin..]);
+        let o = operation.get("o").and_then(|o| o.as_doc()).unwrap_or(RawDoc::EMPTY);
+        must!(o.len() == doc.len(), "an operation of {} bytes has {} of its document", doc.len(), o.len());
+        let offset = o.as_bytes().as_ptr() as usize - payload.as_ptr() as usize;
+        Reference::to_payload(offset as u32, doc)
+    }
+}
+
+impl Values {
+    /// The document of an operation, if it is to be left in the log.
+    pub fn candidate<'d>(&self, op: Op<'d>) -> Option<Candidate<'d>> {
+        let doc = match op {
+            Op::Insert(doc) | Op::Update { new: doc, diff: None, .. } => doc,
+            // The log does not have it.
+            Op::Update { .. } | Op::Delete(_) => return None,
+        };
+        let is_one = doc.len() >= LEAST_BYTES && self.is_on() && !shrinks(doc.as_bytes());
+        is_one.then_some(Candidate(doc))
+    }
+
+    /// Whether large documents are left in the log.
+    pub fn is_on(&self) -> bool {
+        self.on.load(Ordering::Relaxed)
+    }
+
+    /// Takes in what is on record of files, when RocksDB has just been opened.
+    pub fn load(&self, db: &Db) -> Result<()> {
+        let mut state = self.state.lock();
+        for (number, row) in rows::all(db)? {
+            state.last = state.last.max(number);
+            state.files.insert(number, row);
+        }
+        if !state.files.is_empty() {
+            self.pins.store(true, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    /// The log has been applied. Files that are not on record go: what referred to them was not flushed, and has been applied again. `on`:
+    /// whether large documents are left in the log from now on.
+    pub fn begin(&self, on: bool) -> Result<()> {
+        let failed = |e| file_error("listing", &self.folder, &e);
+        let mut state = self.state.lock();
+        for item in fs::read_dir(&self.folder).map_err(failed)? {
+            let path = item.map_err(failed)?.path();
+            if number_of(&path).is_some_and(|number| !state.files.contains_key(&number)) {
+                crate::folder::remove(&path)?;
+            }
+        }
+        state.files.retain(|number, row| {
+            let lost = !self.path(*number).is_file();
+            if lost && row.wanted() > 0 {
+                tracing::error!(
+                    file = %self.path(*number).display(),
+                    "a file of values is missing: documents that are in it cannot be read"
+                );
+            }
+            !lost
+        });
+        self.pins.store(on || !state.files.is_empty(), Ordering::Release);
+        self.on.store(on, Ordering::Release);
+        Ok(())
+    }
+
+    /// The batch of a commit whose payload is in the log: with references to that in the place of those to the payload.
+    fn place(&self, db: &Db, log: &Log, unit: &Prepared, spot: Spot) -> WriteBatch {
+        let mut state = self.state.lock();
+        let file = self.file_of(log, spot.segment, &mut state);
+        let room = unit.batch.size_in_bytes() + if file.is_some() { 0 } else { unit.payload.len() };
+        let mut placing = Placing {
+            db,
+            payload: &unit.payload,
+            offset: spot.offset,
+            file: file.and_then(|number| state.files.get_mut(&number).map(|row| (number, row))),
+            batch: WriteBatch::with_capacity_bytes(room),
+            left: 0,
+        };
+        unit.batch.iterate_cf(&mut placing);
+        let Placing { mut batch, file, left, .. } = placing;
+        must!(
+            batch.len() == unit.batch.len(),
+            "of {} changes of a commit {} were found",
+            unit.batch.len(),
+            batch.len()
+        );
+        if let Some((number, row)) = file {
+            row.end = spot.end;
+            row.put(number, db, &mut batch);
+            self.left.fetch_add(left, Ordering::Relaxed);
+        }
+        batch
+    }
+
+    /// The file that is the log's newest segment as well. `None`: it cannot be made.
+    fn file_of(&self, log: &Log, segment: u64, state: &mut State) -> Option<u32> {
+        let is_it = |number: &u32| state.files.get(number).is_some_and(|row| row.segment == segment);
+        if let Some(current) = state.current.filter(is_it) {
+            return Some(current);
+        }
+        let path = log.segment_path(segment);
+        // After a start the segment may go on that had values before. In a copy of the whole folder these are two files.
+        let newest = state.files.iter().next_back().map(|(number, _)| *number).filter(is_it);
+        if let Some(newest) = newest.filter(|number| are_one(&path, &self.path(*number))) {
+            state.current = Some(newest);
+            return Some(newest);
+        }
+        let number = state.last + 1;
+        if let Err(error) = fs::hard_link(&path, self.path(number)) {
+            let never = matches!(
+                error.kind(),
+                ErrorKind::CrossesDevices | ErrorKind::PermissionDenied | ErrorKind::Unsupported
+            );
+            if never {
+                tracing::info!(%error, "large documents are not left in the log: its files cannot have second names");
+                self.on.store(false, Ordering::Release);
+            } else if !std::mem::replace(&mut state.told, true) {
+                tracing::warn!(%error, "a segment of the log cannot be given a second name; its documents are copied");
+            }
+            return None;
+        }
+        self.any.store(true, Ordering::Release);
+        self.unsynced.store(true, Ordering::Release);
+        state.told = false;
+        state.last = number;
+        state.current = Some(number);
+        state.files.insert(number, FileRow::new(segment));
+        Some(number)
+    }
+
+    /// Puts on record what has changed, for a flush.
+    pub fn put_changed(&self, db: &Db, batch: &mut WriteBatch) {
+        for (number, row) in self.state.lock().files.iter_mut().filter(|(_, row)| row.changed) {
+            row.put(*number, db, batch);
+        }
+    }
+}
+
+/// Where a unit's payload is in the log.
+#[derive(Clone, Copy)]
+struct Spot {
+    segment: u64,
+    offset: u64,
+    /// Where its entry ends.
+    end: u64,
+}
+
+impl Core {
+    /// Has what a group leaves in the log refer to the place that it has there now. Gives the bytes of these documents.
+    pub fn place_values(&self, log: &Log, group: &mut [Prepared], Place { segment, offset }: Place) -> u64 {
+        let mut left = 0;
+        let end = offset + group.iter().map(|unit| unit.payload.len() as u64).sum::<u64>();
+        let mut spot = Spot { segment, offset, end };
+        for unit in group.iter_mut() {
+            if unit.values > 0 {
+                unit.batch = self.base.db.values().place(&self.base.db, log, unit, spot);
+                left += std::mem::take(&mut unit.values);
+            }
+            spot.offset += unit.payload.len() as u64;
+        }
+        left
+    }
+}
+
+/// Makes the batch.
+struct Placing<'p> {
+    db: &'p Db,
+    payload: &'p [u8],
+    /// Where that is in the file.
+    offset: u64,
+    file: Option<(u32, &'p mut FileRow)>,
+    batch: WriteBatch,
+    left: u64,
+}
+
+impl WriteBatchIteratorCf for Placing<'_> {
+    fn put_cf(&mut self, family: u32, key: &[u8], value: &[u8]) {
+        let cf = self.db.family(family);
+        let reference = Reference::read(value).filter(|_| cf == Cf::Records);
+        let Some(mut reference) = reference else { return self.batch.put_cf(self.db.cf(cf), key, value) };
+        must!(reference.file == 0, "a commit refers to file {}", reference.file);
+        match &mut self.file {
+            Some((number, row)) => {
+                let ident = key.first_chunk().map_or(0, |ident| u32::from_be_bytes(*ident));
+                row.add(ident, u64::from(reference.length));
+                self.left += u64::from(reference.length);
+                reference.file = *number;
+                reference.offset += self.offset as u32;
+                self.batch.put_cf(self.db.cf(cf), key, reference.bytes());
+            }
+            None => {
+                let from = reference.offset as usize;
+                let doc = &self.payload[from..from + reference.length as usize];
+                self.batch.put_cf(self.db.cf(cf), key, doc);
+            }
+        }
+    }
+
+    fn delete_cf(&mut self, family: u32, key: &[u8]) {
+        self.batch.delete_cf(self.db.cf(self.db.family(family)), key);
+    }
+
+    fn merge_cf(&mut self, family: u32, key: &[u8], value: &[u8]) {
+        self.batch.merge_cf(self.db.cf(self.db.family(family)), key, value);
+    }
+}
+
+/// Whether compression is worth it.
+fn shrinks(bytes: &[u8]) -> bool {
+    let from = (bytes.len() - SAMPLE_BYTES.min(bytes.len())) / 2;
+    let sample = &bytes[from..][..SAMPLE_BYTES.min(bytes.len())];
+    let mut out = [0; SAMPLE_BYTES + SAMPLE_BYTES / 4];
+    let compressed = snap::raw::Encoder::new().compress(sample, &mut out);
+    compressed.is_ok_and(|len| len * 100 < sample.len() * (100 - WORTH_PERCENT))
+}
+
+/// Whether both are names of one file.
+fn are_one(one: &Path, other: &Path) -> bool {
+    match (fs::metadata(one), fs::metadata(other)) {
+        (Ok(one), Ok(other)) => (one.dev(), one.ino()) == (other.dev(), other.ino()),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rand::{Rng, SeedableRng, rngs::StdRng};
+
+    use super::*;
+
+    #[test]
+    fn what_compression_makes_smaller_is_told_from_the_rest() {
+        let mut bytes = vec![0; 16 << 10];
+        StdRng::seed_from_u64(1).fill_bytes(&mut bytes);
+        assert!(!shrinks(&bytes));
+        assert!(!shrinks(&bytes[..LEAST_BYTES]) && !shrinks(&bytes[..100]));
+        assert!(shrinks(&b"a document of words, and of more words ".repeat(400)));
+    }
+}

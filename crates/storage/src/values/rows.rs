@@ -1,0 +1,153 @@
+//! What is on record of the files of values.
+
+use rocksdb::{IteratorMode, WriteBatch};
+use sheaf_errors::{Code, Result, bail};
+use smallvec::SmallVec;
+
+use crate::db::{Cf, Db, io_error};
+use crate::keys::catalog_key;
+
+/// A file of values, as its row has it:
+///
+/// ```text
+/// V number:u32 (big-endian) -> segment:u64 end:u64 (ident:u32 wanted:u64)*        (little-endian)
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct FileRow {
+    /// Index of the first entry of the segment that it is.
+    pub segment: u64,
+    /// Up to here, from its beginning, something may refer to it. What is not readable before that is damaged.
+    pub end: u64,
+    /// By collection, how many bytes of documents are thought to be wanted. Only what was looked for is sure.
+    wanted: SmallVec<[(u32, u64); 1]>,
+    /// Bytes that have been noted as wanted no more since the database was opened.
+    pub noted: u64,
+    /// Differs from what is on record.
+    pub changed: bool,
+}
+
+impl FileRow {
+    pub fn new(segment: u64) -> FileRow {
+        FileRow { segment, ..FileRow::default() }
+    }
+
+    /// Of all collections.
+    pub fn wanted(&self) -> u64 {
+        self.wanted.iter().map(|(_, bytes)| bytes).sum()
+    }
+
+    pub fn wanted_of(&self, ident: u32) -> u64 {
+        self.wanted.iter().find(|(of, _)| *of == ident).map_or(0, |(_, bytes)| *bytes)
+    }
+
+    /// A document of so many bytes is there.
+    pub fn add(&mut self, ident: u32, bytes: u64) {
+        self.changed = true;
+        match self.wanted.iter_mut().find(|(of, _)| *of == ident) {
+            Some((_, all)) => *all += bytes,
+            None => self.wanted.push((ident, bytes)),
+        }
+    }
+
+    /// So many bytes of it are not wanted any more.
+    pub fn unwanted(&mut self, ident: u32, bytes: u64) {
+        if let Some(at) = self.wanted.iter().position(|(of, _)| *of == ident) {
+            self.changed = true;
+            self.noted += bytes.min(self.wanted[at].1);
+            self.wanted[at].1 = self.wanted[at].1.saturating_sub(bytes);
+            if self.wanted[at].1 == 0 {
+                self.wanted.swap_remove(at);
+            }
+        }
+    }
+
+    /// What was looked for is what was wanted, when so much had been noted: what has been since is taken off, perhaps a second time.
+    pub fn set_wanted(&mut self, wanted: impl IntoIterator<Item = (u32, u64)>, noted: u64) {
+        self.wanted = wanted.into_iter().collect();
+        self.changed = true;
+        let mut since = self.noted - noted;
+        for (_, bytes) in &mut self.wanted {
+            let less = since.min(*bytes);
+            (*bytes, since) = (*bytes - less, since - less);
+        }
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        let mut bytes = [self.segment.to_le_bytes(), self.end.to_le_bytes()].concat();
+        for (ident, wanted) in &self.wanted {
+            bytes.extend_from_slice(&ident.to_le_bytes());
+            bytes.extend_from_slice(&wanted.to_le_bytes());
+        }
+        bytes
+    }
+
+    fn read(bytes: &[u8]) -> Option<FileRow> {
+        let (segment, rest) = bytes.split_first_chunk::<8>()?;
+        let (end, mut rest) = rest.split_first_chunk::<8>()?;
+        let mut row = FileRow {
+            segment: u64::from_le_bytes(*segment),
+            end: u64::from_le_bytes(*end),
+            ..FileRow::default()
+        };
+        while let Some((ident, after)) = rest.split_first_chunk::<4>() {
+            let (wanted, after) = after.split_first_chunk::<8>()?;
+            row.wanted.push((u32::from_le_bytes(*ident), u64::from_le_bytes(*wanted)));
+            rest = after;
+        }
+        rest.is_empty().then_some(row)
+    }
+
+    /// Puts it on record.
+    pub fn put(&mut self, number: u32, db: &Db, batch: &mut WriteBatch) {
+        self.changed = false;
+        let key = catalog_key::of(catalog_key::VALUES, number);
+        batch.put_cf(db.cf(Cf::Catalog), key, self.bytes());
+    }
+}
+
+/// Takes a file's row off the record.
+pub(super) fn remove(number: u32, db: &Db, batch: &mut WriteBatch) {
+    batch.delete_cf(db.cf(Cf::Catalog), catalog_key::of(catalog_key::VALUES, number));
+}
+
+/// All rows.
+pub(super) fn all(db: &Db) -> Result<Vec<(u32, FileRow)>> {
+    let mut rows = Vec::new();
+    let from = [catalog_key::VALUES];
+    let mode = IteratorMode::From(&from, rocksdb::Direction::Forward);
+    for item in db.raw().iterator_cf(db.cf(Cf::Catalog), mode) {
+        let (key, value) = item.map_err(io_error)?;
+        let [catalog_key::VALUES, number @ ..] = &*key else { break };
+        match (number.try_into().map(u32::from_be_bytes), FileRow::read(&value)) {
+            (Ok(number), Some(row)) => rows.push((number, row)),
+            _ => bail!(Code::INTERNAL_ERROR, "what is on record of a file of values cannot be read: {key:?}"),
+        }
+    }
+    Ok(rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_wanted_is_counted_by_collection() {
+        let mut row = FileRow::new(7);
+        row.add(1, 10);
+        row.add(2, 5);
+        row.add(1, 10);
+        row.unwanted(1, 8);
+        assert_eq!((row.wanted_of(1), row.wanted_of(2), row.wanted()), (12, 5, 17));
+        row.unwanted(2, u64::MAX);
+        row.unwanted(3, 1);
+        assert_eq!((row.wanted_of(2), row.wanted()), (0, 12));
+        row.end = 99;
+        row.changed = false;
+        assert_eq!(FileRow::read(&row.bytes()), Some(FileRow { noted: 0, ..row.clone() }));
+        assert_eq!(FileRow::read(&row.bytes()[..27]), None);
+        let noted = row.noted;
+        row.unwanted(1, 2);
+        row.set_wanted([(4, 3)], noted);
+        assert_eq!((row.wanted_of(1), row.wanted()), (0, 1));
+    }
+}

@@ -1,0 +1,302 @@
+//! Large documents in the log's files, through crashes, collection and time.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use rand::{Rng, RngExt, SeedableRng, rngs::StdRng};
+use sheaf_bson::{Binary, DocBuf, RawDoc, Value, doc};
+use sheaf_errors::Code;
+
+use crate::db::Cf;
+use crate::keys::full_key;
+use crate::tests::support::*;
+use crate::values::reference::Reference;
+use crate::{Direction, Engine, Options, Range, View, Write};
+
+/// A document that compression does not make smaller.
+fn large(id: i32, bytes: usize, random: &mut StdRng) -> DocBuf {
+    let mut noise = vec![0; bytes];
+    random.fill_bytes(&mut noise);
+    doc! { "_id": id, "a": id % 7, "noise": Value::Binary(Binary { subtype: 0, bytes: &noise }) }
+}
+
+/// With segments of a megabyte, of which few are kept.
+fn small_log(path: &Path) -> Options {
+    Options { oplog_bytes: 2 << 20, ..options(path) }
+}
+
+/// So many segments such a log has at most.
+const IN_THE_LOG: usize = 5;
+
+fn files(path: &Path) -> usize {
+    let items = std::fs::read_dir(path.join("data")).unwrap();
+    items
+        .filter(|item| item.as_ref().unwrap().path().extension().is_some_and(|kind| kind == "values"))
+        .count()
+}
+
+fn insert_all(engine: &Engine, documents: &[DocBuf]) {
+    for some in documents.chunks(8) {
+        let mut unit = engine.write(GO_ON);
+        let collection = unit.collection(C).unwrap().unwrap();
+        some.iter().for_each(|document| unit.insert(&collection, document.as_raw()).unwrap());
+        unit.commit().unwrap();
+    }
+}
+
+/// How many records refer to a file.
+fn referring(engine: &Engine, ids: impl IntoIterator<Item = i32>) -> usize {
+    let view = engine.view().unwrap();
+    let collection = view.collection(C).unwrap();
+    let refers = |id: &i32| {
+        let full = full_key(collection.ident, &collection.record_key((*id).into()).unwrap());
+        let found = engine.core().base.db.get_unresolved(Cf::Records, &full).unwrap();
+        found.as_deref().and_then(Reference::read).is_some()
+    };
+    ids.into_iter().filter(refers).count()
+}
+
+fn contents(view: &View) -> BTreeMap<i32, Vec<u8>> {
+    let collection = view.collection(C).unwrap();
+    let mut cursor = view.records(collection, Range::ALL, Direction::Forward).unwrap();
+    let mut found = BTreeMap::new();
+    while cursor.next().unwrap() {
+        let id = cursor.doc().get("_id").and_then(|id| id.as_exact_i64()).unwrap() as i32;
+        let by_key = view.get(collection, cursor.key()).unwrap().unwrap();
+        assert_eq!(&*by_key, cursor.bytes());
+        found.insert(id, cursor.bytes().to_vec());
+    }
+    found
+}
+
+#[test]
+fn a_large_document_stays_in_the_log_and_outlives_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = Engine::open(small_log(dir.path())).unwrap();
+    create(&engine, C, doc! {});
+    build(&engine, C, &index_spec(doc! { "a": 1 }, "a_1", doc! {})).unwrap();
+    let mut random = StdRng::seed_from_u64(1);
+    let mut documents: Vec<DocBuf> = (0..300).map(|id| large(id, 16 << 10, &mut random)).collect();
+    // Small ones, and those that can be compressed, are RocksDB's.
+    documents.push(large(300, 1000, &mut random));
+    documents.push(doc! { "_id": 301, "text": &"of words ".repeat(2000) });
+    insert_all(&engine, &documents);
+    assert_eq!(referring(&engine, 0..302), 300);
+    let expected: BTreeMap<i32, Vec<u8>> =
+        documents.iter().enumerate().map(|(id, doc)| (id as i32, doc.as_bytes().to_vec())).collect();
+    assert_eq!(contents(&engine.view().unwrap()), expected);
+    engine.checkpoint().unwrap();
+    let [left, copied, ..] = engine.core().base.db.values().figures();
+    assert!(left > 300 * (16 << 10) && copied == 0);
+    // The log has let go of most.
+    assert!(engine.stats().log_bytes < 4 << 20);
+    assert!(engine.storage_bytes(engine.catalog().collection(C).unwrap()) > 300 * (16 << 10));
+    let copy = crash_copy(dir.path());
+    drop(engine);
+    for crashed in [copy, dir] {
+        let engine = Engine::open(small_log(crashed.path())).unwrap();
+        assert_eq!(contents(&engine.view().unwrap()), expected);
+        assert_eq!(referring(&engine, 0..302), 300);
+        assert_valid(&engine, C);
+        // What goes on in the same segment of the log.
+        insert_all(&engine, &[large(400, 16 << 10, &mut random)]);
+        assert_eq!(contents(&engine.view().unwrap()).len(), 303);
+    }
+}
+
+#[test]
+fn what_a_crash_takes_from_memory_is_in_the_log() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut engine = Engine::open(small_log(dir.path())).unwrap();
+    create(&engine, C, doc! {});
+    let mut random = StdRng::seed_from_u64(2);
+    let mut model = BTreeMap::new();
+    let mut old: Vec<(View, BTreeMap<i32, Vec<u8>>)> = Vec::new();
+    let mut collected = 0;
+    for round in 0..60 {
+        for _ in 0..60 {
+            let id = random.random_range(0..120);
+            let bytes = if random.random_bool(0.8) { 9 << 10 } else { 900 };
+            let new = large(id, bytes, &mut random);
+            let mut unit = engine.write(GO_ON);
+            let there = model.contains_key(&id);
+            match random.random_range(0..10) {
+                0..3 if there => {
+                    change(&mut unit, C, id, None).unwrap();
+                    model.remove(&id);
+                }
+                _ if there => {
+                    change(&mut unit, C, id, Some(&new)).unwrap();
+                    model.insert(id, new.as_bytes().to_vec());
+                }
+                _ => {
+                    let collection = unit.collection(C).unwrap().unwrap();
+                    unit.insert(&collection, new.as_raw()).unwrap();
+                    model.insert(id, new.as_bytes().to_vec());
+                }
+            }
+            unit.commit().unwrap();
+        }
+        if round % 4 == 0 {
+            old.push((engine.view().unwrap(), model.clone()));
+        }
+        match round % 9 {
+            1 | 4 => engine.checkpoint().unwrap(),
+            2 | 6 => engine.core().collect_values().unwrap(),
+            8 => {
+                for (view, expected) in old.drain(..) {
+                    assert_eq!(contents(&view), expected, "an older state of round {round}");
+                }
+                let copy = crash_copy(dir.path());
+                let crashed = Engine::open(small_log(copy.path())).unwrap();
+                assert_eq!(contents(&crashed.view().unwrap()), model);
+                assert_valid(&crashed, C);
+                let [_, copied, ..] = engine.core().base.db.values().figures();
+                collected += copied;
+                drop((engine, crashed));
+                engine = Engine::open(small_log(dir.path())).unwrap();
+            }
+            _ => {}
+        }
+        assert_eq!(contents(&engine.view().unwrap()), model, "round {round}");
+    }
+    assert!(collected > 0, "nothing was copied out of a file");
+}
+
+#[test]
+fn files_go_when_nothing_in_them_is_wanted_and_nobody_reads_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = Engine::open(small_log(dir.path())).unwrap();
+    create(&engine, C, doc! {});
+    create(&engine, "db.other", doc! {});
+    let mut random = StdRng::seed_from_u64(3);
+    let documents: Vec<DocBuf> = (0..600).map(|id| large(id, 16 << 10, &mut random)).collect();
+    insert_all(&engine, &documents);
+    engine.checkpoint().unwrap();
+    let before = files(dir.path());
+    assert!(before > IN_THE_LOG, "{before} files");
+    let reader = engine.view().unwrap();
+    let mut cursor = reader.records(reader.collection(C).unwrap(), Range::ALL, Direction::Forward).unwrap();
+    assert!(cursor.next().unwrap());
+    let expected = contents(&reader);
+    drop(reader);
+    // Four of five go, the rest is copied.
+    let mut unit = engine.write(GO_ON);
+    (0..600).filter(|id| id % 5 > 0).for_each(|id| assert!(change(&mut unit, C, id, None).unwrap()));
+    unit.commit().unwrap();
+    engine.checkpoint().unwrap();
+    while engine.core().base.db.values().figures()[2] > IN_THE_LOG as u64 {
+        engine.core().collect_values().unwrap();
+    }
+    // A cursor reads on where the view that it came from has gone.
+    assert_eq!(files(dir.path()), before);
+    let mut count = 1;
+    while cursor.next().unwrap() {
+        assert_eq!(cursor.bytes(), &expected[&count][..]);
+        count += 1;
+    }
+    assert_eq!(count, 600);
+    drop(cursor);
+    engine.core().collect_values().unwrap();
+    let after = files(dir.path());
+    assert!(after <= IN_THE_LOG, "{after} of {before} files are left");
+    let kept: BTreeMap<_, _> = expected.into_iter().filter(|(id, _)| id % 5 == 0).collect();
+    assert_eq!(contents(&engine.view().unwrap()), kept);
+    let copy = crash_copy(dir.path());
+    let crashed = Engine::open(small_log(copy.path())).unwrap();
+    assert_eq!(contents(&crashed.view().unwrap()), kept);
+    assert_valid(&crashed, C);
+}
+
+#[test]
+fn the_files_of_a_dropped_collection_go() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = Engine::open(small_log(dir.path())).unwrap();
+    create(&engine, C, doc! {});
+    let mut random = StdRng::seed_from_u64(4);
+    insert_all(&engine, &(0..400).map(|id| large(id, 16 << 10, &mut random)).collect::<Vec<_>>());
+    engine.checkpoint().unwrap();
+    engine.drop_collection(C, GO_ON).unwrap();
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    // The keeper and the thread of values do it.
+    while files(dir.path()) > IN_THE_LOG {
+        assert!(std::time::Instant::now() < deadline, "{} files are left", files(dir.path()));
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn a_damaged_document_is_told_and_its_file_is_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = Engine::open(small_log(dir.path())).unwrap();
+    create(&engine, C, doc! {});
+    let mut random = StdRng::seed_from_u64(5);
+    let documents: Vec<DocBuf> = (0..300).map(|id| large(id, 16 << 10, &mut random)).collect();
+    insert_all(&engine, &documents);
+    engine.checkpoint().unwrap();
+    drop(engine);
+    let path = dir.path().join("data/0000000001.values");
+    let mut bytes = std::fs::read(&path).unwrap();
+    let place = bytes.windows(64).position(|at| at == &documents[3].as_bytes()[200..264]).unwrap();
+    bytes[place] ^= 1;
+    std::fs::write(&path, &bytes).unwrap();
+    let engine = Engine::open(small_log(dir.path())).unwrap();
+    let view = engine.view().unwrap();
+    let collection = view.collection(C).unwrap();
+    let key = |id: i32| collection.record_key(id.into()).unwrap();
+    let error = view.get(collection, &key(3)).map(|_| ()).unwrap_err();
+    assert_eq!(error.code(), Code::CHECKSUM_MISMATCH);
+    assert!(error.message().contains("0000000001.values"), "{error}");
+    assert_eq!(&*view.get(collection, &key(4)).unwrap().unwrap(), documents[4].as_bytes());
+    // Of what follows it in the file nobody can tell what is wanted.
+    let mut unit = engine.write(GO_ON);
+    (20..300).for_each(|id| assert!(change(&mut unit, C, id, None).unwrap()));
+    unit.commit().unwrap();
+    engine.checkpoint().unwrap();
+    let error = engine.core().collect_values().unwrap_err();
+    assert_eq!(error.code(), Code::CHECKSUM_MISMATCH);
+    assert!(path.is_file());
+    assert_eq!(&*view.get(collection, &key(5)).unwrap().unwrap(), documents[5].as_bytes());
+}
+
+#[test]
+fn where_files_cannot_have_two_names_documents_are_copied() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = Engine::open(small_log(dir.path())).unwrap();
+    create(&engine, C, doc! {});
+    let mut random = StdRng::seed_from_u64(6);
+    // In the way of the name that is given next.
+    std::fs::create_dir(dir.path().join("data/0000000001.values")).unwrap();
+    let documents: Vec<DocBuf> = (0..10).map(|id| large(id, 16 << 10, &mut random)).collect();
+    insert_all(&engine, &documents);
+    assert_eq!(referring(&engine, 0..10), 0);
+    std::fs::remove_dir(dir.path().join("data/0000000001.values")).unwrap();
+    insert_all(&engine, &[large(10, 16 << 10, &mut random)]);
+    assert_eq!(referring(&engine, 0..11), 1);
+    assert_eq!(contents(&engine.view().unwrap()).len(), 11);
+}
+
+#[test]
+fn a_capped_collection_lets_go_of_whole_files() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = Engine::open(small_log(dir.path())).unwrap();
+    create(&engine, C, doc! { "capped": true, "size": 3 << 20 });
+    let mut random = StdRng::seed_from_u64(7);
+    let mut last = DocBuf::default();
+    for id in 0..1500 {
+        last = large(id, 16 << 10, &mut random);
+        insert(&engine, C, &last).unwrap();
+    }
+    engine.checkpoint().unwrap();
+    engine.core().collect_values().unwrap();
+    engine.core().collect_values().unwrap();
+    let [left, copied, ..] = engine.core().base.db.values().figures();
+    assert!(left > 1400 * (16 << 10) && copied < left / 10, "{copied} of {left} bytes were copied");
+    assert!(files(dir.path()) < 12, "{} files are left", files(dir.path()));
+    let view = engine.view().unwrap();
+    let mut cursor = view.records(view.collection(C).unwrap(), Range::ALL, Direction::Backward).unwrap();
+    assert!(cursor.next().unwrap());
+    assert_eq!(cursor.doc(), RawDoc::new(last.as_bytes()));
+    drop((cursor, view, engine));
+    assert_valid(&Engine::open(small_log(dir.path())).unwrap(), C);
+}

@@ -25,7 +25,7 @@ use crate::write::Op;
 pub(crate) const LEAST_BYTES: usize = 8 << 10;
 
 /// So much of a document is compressed to see whether that makes it smaller...
-const SAMPLE_BYTES: usize = 4 << 10;
+const SAMPLE_BYTES: usize = 1 << 10;
 
 /// ...by so many percent. Then RocksDB has it, compressed.
 const WORTH_PERCENT: usize = 25;

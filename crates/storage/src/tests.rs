@@ -28,6 +28,7 @@ mod swaps;
 mod transactions;
 mod transactions_random;
 mod validate;
+mod values;
 mod waits;
 mod watch;
 mod writes;

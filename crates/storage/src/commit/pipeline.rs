@@ -184,8 +184,9 @@ impl Core {
         at: OpTime,
         logged: Option<OpTime>,
     ) -> Result<OpTime> {
-        must!(unit.values == 0, "a commit is applied whose batch refers to its payload");
-        let Prepared { payload, mut batch, counts, gone, locks, publish, step, .. } = unit;
+        let placed = unit.large.as_ref().is_none_or(|large| large.left == 0);
+        must!(placed, "a commit is applied whose batch refers to its payload");
+        let Prepared { payload, mut batch, counts, large, locks, publish, step, .. } = unit;
         let step = match step {
             Some(step) => Some(self.begin_step(*step, at, &mut batch)?),
             None => None,
@@ -198,7 +199,9 @@ impl Core {
             self.durability.fail(&format!("applying a commit failed: {error}"));
             return Err(error);
         }
-        self.base.db.values().note_gone(&gone);
+        if let Some(large) = large {
+            self.base.db.values().note_gone(&large.gone);
+        }
         if let Some(publish) = publish {
             let catalog = publish(&self.published.peek_catalog());
             self.published.show_catalog(Arc::new(catalog));

@@ -8,8 +8,8 @@ use smallvec::SmallVec;
 
 use crate::catalog::{Catalog, CollectionState};
 use crate::commit::step::Step;
+use crate::db::values::Gone;
 use crate::locks::LockKey;
-use crate::values::Gone;
 
 /// The largest unit: what log and links carry in one entry with room to spare. Plain writes are committed when at most 32 MB have
 /// come together, so that one operation more with all that it may bring (the document before and after, what a retry is
@@ -74,6 +74,22 @@ pub(crate) type Written = SmallVec<[LockKey; 4]>;
 /// What DDL changes when its commit is applied.
 pub(crate) type Publish = Box<dyn FnOnce(&Catalog) -> Catalog + Send>;
 
+/// See [`Prepared::large`].
+#[derive(Default)]
+pub(crate) struct Large {
+    /// Bytes of documents of which the batch has references to the payload: they are to be left in the log.
+    pub left: u64,
+    /// What nothing refers to when it is applied.
+    pub gone: Gone,
+}
+
+impl Large {
+    /// If there is any.
+    pub fn boxed(left: u64, gone: Gone) -> Option<Box<Large>> {
+        (left > 0 || !gone.is_empty()).then(|| Box::new(Large { left, gone }))
+    }
+}
+
 /// A unit that is ready to be ordered.
 #[derive(Default)]
 pub(crate) struct Prepared {
@@ -82,10 +98,8 @@ pub(crate) struct Prepared {
     /// Whether these are a chain, each an entry of its own; see [`crate::commit::chain`].
     pub chained: bool,
     pub batch: WriteBatch,
-    /// Bytes of documents of which the batch has references to the payload: what is to be left in the log.
-    pub values: u64,
-    /// What nothing refers to when it is applied.
-    pub gone: Gone,
+    /// What it does to large documents that are, or are to be, in the log's files.
+    pub large: Option<Box<Large>>,
     pub counts: Counts,
     /// Everything it wrote, for transactions that look for conflicts.
     pub locks: Written,

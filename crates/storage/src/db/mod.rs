@@ -4,13 +4,15 @@
 //! - [`gaps`]: stretches of deleted keys, which seeks need not walk over again;
 //! - [`sink`]: where changes of keys go;
 //! - [`listener`]: what RocksDB tells of its flushes and errors;
-//! - [`manifest`]: the end of its list of files after a power failure.
+//! - [`manifest`]: the end of its list of files after a power failure;
+//! - [`values`]: large documents that are in the log's files.
 
 mod direct;
 mod gaps;
 mod listener;
 mod manifest;
 pub(crate) mod sink;
+pub(crate) mod values;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,20 +20,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rocksdb::{
     BlockBasedIndexType, BlockBasedOptions, Cache, ColumnFamily, ColumnFamilyDescriptor, DB,
-    DBCompressionType, DBPinnableSlice, DBRawIterator, IngestExternalFileOptions, LruCacheOptions,
-    ReadOptions, Snapshot, WriteBatch, WriteBatchIteratorCf, WriteOptions,
+    DBCompressionType, DBPinnableSlice, DBRawIterator, IngestExternalFileOptions, IteratorMode,
+    LruCacheOptions, ReadOptions, Snapshot, WriteBatch, WriteBatchIteratorCf, WriteOptions,
 };
 use self_cell::self_cell;
 use sheaf_bson::RawDoc;
 use sheaf_errors::{Code, Error, Result};
 
-use crate::critical::impossible;
+use crate::keys::catalog_key;
 use crate::options::Options;
-use crate::values::reference::Reference;
-use crate::values::{Gone, LEAST_BYTES, Pin, Stored, Values};
 use gaps::Gaps;
 pub(crate) use gaps::Way;
 use listener::{Events, listen};
+use values::{Families, Gone, LEAST_BYTES, Pin, Reference, Stored, Values};
 
 /// Column families by kind of data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -139,6 +140,10 @@ impl Db {
         let index_options = family(Cf::Indexes, options, &cache);
         let families = ALL.map(|cf| number(&db, cf));
         let values = Values::open(path, options.open_values())?;
+        let catalog =
+            db.cf_handle(NAMES[Cf::Catalog as usize]).expect("column families are opened with the database");
+        let rows = IteratorMode::From(&[catalog_key::VALUES], rocksdb::Direction::Forward);
+        values.load(db.iterator_cf(catalog, rows).map(|row| row.map_err(io_error)))?;
         let (read_options, gaps) = (ReadOptions::default(), Gaps::default());
         let moves_blobs = AtomicBool::new(false);
         Ok(Db {
@@ -230,10 +235,13 @@ impl Db {
         self.families[cf as usize]
     }
 
-    /// The column family of a number.
-    pub fn family(&self, number: u32) -> Cf {
-        let known = ALL.into_iter().find(|cf| self.number(*cf) == number);
-        known.unwrap_or_else(|| impossible!("a batch has a change in family {number}"))
+    /// All column families.
+    pub fn families(&self) -> Families<'_> {
+        Families {
+            all: ALL.map(|cf| (self.number(cf), self.cf(cf))),
+            records: self.number(Cf::Records),
+            catalog: self.cf(Cf::Catalog),
+        }
     }
 
     /// What RocksDB tells of its background work.

@@ -169,7 +169,7 @@ impl Core {
         self.base.db.values().sync_names()?;
         let mut batch = WriteBatch::default();
         self.put_bookkeeping(at, &mut batch);
-        self.base.db.values().put_changed(&self.base.db, &mut batch);
+        self.base.db.values().put_changed(self.base.db.cf(Cf::Catalog), &mut batch);
         self.base.db.write(batch)?;
         *self.flushes.flushing_to.lock() = Some(at);
         // Returns when new memtables have taken over; the rest happens in the background.

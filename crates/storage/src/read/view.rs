@@ -8,13 +8,13 @@ use sheaf_bson::{RawDoc, Timestamp};
 use sheaf_errors::Result;
 
 use crate::catalog::{Catalog, Collection};
+use crate::db::values::Stored;
 use crate::db::{Cf, SnapshotCell};
 use crate::keys::{full_key, prefix_range};
 use crate::plans::ChosenPlans;
 use crate::read::overlay::Overlay;
 use crate::read::published::Published;
 use crate::read::undecided::Past;
-use crate::values::Stored;
 
 /// One consistent state: a snapshot with the catalog that describes it, and in a transaction its own
 /// writes. Cheap to clone; old states stay readable as long as a view on them lives.

@@ -34,7 +34,6 @@ impl Core {
         install::finish_install(&options.path)?;
         stable::finish_rollback(&options.path)?;
         let db = Arc::new(Db::open(&options.path.join("data"), &options)?);
-        db.values().load(&db)?;
         install::forget_local(&options.path, &db)?;
         rekey(&db)?;
         let Bookkeeping { at: known, batch, idents, log_knowledge } = read_applied(&db)?;

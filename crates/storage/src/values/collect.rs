@@ -4,20 +4,17 @@
 //! RocksDB, and the file goes. What is wanted is counted as documents come and go, and looked for before anything is done about
 //! it: an entry's operation names the record that it has written, and that record refers to the entry or does not.
 
-use std::sync::Weak;
-use std::sync::atomic::Ordering;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use rocksdb::WriteBatch;
 use sheaf_errors::{Code, Error, Result};
 use sheaf_log::SegmentFile;
 
-use super::reference::Reference;
-use super::{Values, place::LEAST_BYTES, rows};
 use crate::core::Core;
-use crate::critical::must;
 use crate::db::Cf;
-use crate::keys::prefixed;
+use crate::db::values::{LEAST_BYTES, Reference, offset_in};
+use crate::keys::{catalog_key, prefixed};
 use crate::oplog::{self, Operation, log_error};
 
 /// How often it is looked for files to be collected.
@@ -29,73 +26,8 @@ const COPIED_AT_ONCE: usize = 1 << 20;
 /// So many files go with one flush at most.
 const FILES_AT_ONCE: usize = 16;
 
-/// Of whom nothing is wanted any more in the newest state.
-pub(super) struct Retired {
-    number: u32,
-    /// Who reads older states has a share of one of these.
-    readers: Vec<Weak<()>>,
-    /// The newest state is flushed.
-    flushed: bool,
-}
-
 /// A record, and where its document is.
 type Wanted = (Vec<u8>, Reference);
-
-impl Values {
-    /// The file of which least is wanted, and little, as far as is known, and whose segment the log does not have any more: it begins behind it.
-    fn little_wanted(&self, log_begins: u64) -> Option<u32> {
-        let state = self.state.lock();
-        let little = |row: &rows::FileRow| row.segment < log_begins && row.wanted() * 2 < row.end;
-        let others =
-            state.files.iter().filter(|(number, row)| Some(**number) != state.current && little(row));
-        others.min_by_key(|(_, row)| row.wanted()).map(|(number, _)| *number)
-    }
-
-    /// Up to where something may refer to a file, and how much has been noted as wanted no more.
-    fn about(&self, number: u32) -> (u64, u64) {
-        self.state.lock().files.get(&number).map_or((0, 0), |row| (row.end, row.noted))
-    }
-
-    /// Nothing in the newest state refers to the file: its row goes with the batch.
-    fn retire(&self, number: u32) {
-        let mut state = self.state.lock();
-        must!(state.current != Some(number), "file {number} of values is written to and given up");
-        state.files.remove(&number);
-        let before = self.generation.swap(Default::default());
-        state.generations.retain(|generation| generation.strong_count() > 0);
-        state.generations.push(std::sync::Arc::downgrade(&before));
-        let readers = state.generations.clone();
-        state.retired.push(Retired { number, readers, flushed: false });
-    }
-
-    /// What was retired before is flushed.
-    fn note_flushed(&self) {
-        self.state.lock().retired.iter_mut().for_each(|retired| retired.flushed = true);
-    }
-
-    /// Removes the files that nobody can read any more.
-    fn remove_retired(&self) -> Result<()> {
-        let mut ready = Vec::new();
-        self.state.lock().retired.retain(|retired| {
-            let read = retired.readers.iter().any(|reader| reader.strong_count() > 0);
-            let goes = retired.flushed && !read;
-            if goes {
-                ready.push(retired.number);
-            }
-            !goes
-        });
-        for number in ready {
-            crate::folder::remove(&self.path(number))?;
-            self.read.close(|open| open == u64::from(number));
-        }
-        Ok(())
-    }
-
-    /// Whether files wait for a flush.
-    fn waits_for_flush(&self) -> bool {
-        self.state.lock().retired.iter().any(|retired| !retired.flushed)
-    }
-}
 
 impl Core {
     /// The work of a thread, until background work is to end.
@@ -142,13 +74,11 @@ impl Core {
         let bytes: u64 = wanted.iter().map(|(_, reference)| u64::from(reference.length)).sum();
         if bytes * 2 >= end {
             let ident = |key: &[u8]| key.first_chunk().map_or(0, |ident| u32::from_be_bytes(*ident));
-            let mut by_ident = std::collections::BTreeMap::<u32, u64>::new();
+            let mut by_ident = BTreeMap::<u32, u64>::new();
             for (key, reference) in &wanted {
                 *by_ident.entry(ident(key)).or_default() += u64::from(reference.length);
             }
-            if let Some(row) = values.state.lock().files.get_mut(&number) {
-                row.set_wanted(by_ident, noted);
-            }
+            values.note_wanted(number, by_ident, noted);
             return Ok(());
         }
         let mut rest = &wanted[..];
@@ -164,7 +94,8 @@ impl Core {
             rest = later;
         }
         let mut batch = WriteBatch::default();
-        rows::remove(number, &self.base.db, &mut batch);
+        let row = catalog_key::of(catalog_key::VALUES, number);
+        batch.delete_cf(self.base.db.cf(Cf::Catalog), row);
         let _still = self.still();
         let (bytes, written) = self.commits.write(batch, &[], None, 0);
         written?;
@@ -196,7 +127,7 @@ impl Core {
                 key.clear();
                 fields.put_record_key(&mut key)?;
                 prefixed(collection.ident, &key, &mut full);
-                let at = offset + (fields.o.as_bytes().as_ptr() as usize - payload.as_ptr() as usize) as u64;
+                let at = offset + offset_in(payload, fields.o) as u64;
                 if let Some(reference) = self.reference_of(&full)?
                     && (reference.file, u64::from(reference.offset)) == (number, at)
                 {
@@ -242,7 +173,7 @@ impl Core {
         for ((full, reference), document) in wanted.iter().zip(&documents) {
             if self.reference_of(full)? == Some(*reference) {
                 batch.put_cf(self.base.db.cf(Cf::Records), full, document);
-                values.copied.fetch_add(document.len() as u64, Ordering::Relaxed);
+                values.note_copied(document.len() as u64);
             }
         }
         let (bytes, written) = self.commits.write(batch, &[], None, 0);

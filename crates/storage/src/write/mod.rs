@@ -170,6 +170,14 @@ impl<'d> Op<'d> {
         }
     }
 
+    /// The document after it, if the log has it as a whole.
+    pub fn logged_whole(&self) -> Option<RawDoc<'d>> {
+        match self {
+            Op::Insert(doc) | Op::Update { new: doc, diff: None, .. } => Some(*doc),
+            Op::Update { .. } | Op::Delete(_) => None,
+        }
+    }
+
     fn code(&self) -> u8 {
         match self {
             Op::Insert(_) => b'i',

@@ -12,12 +12,13 @@ use sheaf_meter::Account;
 use smallvec::SmallVec;
 
 use crate::catalog::{Collection, split};
-use crate::commit::prepared::{Counts, Prepared};
+use crate::commit::prepared::{Counts, Large, Prepared};
 use crate::commit::step::{Holding, Step};
 use crate::core::Core;
 use crate::critical::must;
 use crate::db::Cf;
 use crate::db::sink::BatchSink;
+use crate::db::values::Gone;
 use crate::definitions::command::{Command, create_command};
 use crate::keys::{full_key, put_id_key};
 use crate::locks::{Hold, LockKey, Locked, Owner, Pass};
@@ -25,7 +26,6 @@ use crate::oplog::{self, Statement, TransactionKey, TransactionRecord};
 use crate::options::{Interrupt, OpTime};
 use crate::read::overlay::Overlay;
 use crate::read::view::{SnapshotState, View};
-use crate::values::Gone;
 use crate::write::changes::{Changes, WrittenKeys, record_lock, record_lock_at};
 use crate::write::guard;
 use crate::write::sessions;
@@ -221,8 +221,7 @@ impl Transaction {
         }
         let (payload, chained) = self.oplog_entries(None);
         let mut prepared = Prepared {
-            values: 0,
-            gone: std::mem::take(&mut self.gone),
+            large: Large::boxed(0, std::mem::take(&mut self.gone)),
             payload,
             chained,
             batch,

@@ -13,19 +13,18 @@ use smallvec::SmallVec;
 
 use self::oldest::Oldest;
 use crate::catalog::Collection;
-use crate::commit::prepared::{Counts, Prepared};
+use crate::commit::prepared::{Counts, Large, Prepared};
 use crate::core::Core;
 use crate::critical::must;
 use crate::db::Cf;
 use crate::db::sink::BatchSink;
+use crate::db::values::{Gone, Reference};
 use crate::keys::{entry_parts, put_id_key};
 use crate::locks::{Closed, Hold, LockKey, Locked, Owner, Pass};
 use crate::oplog::Statement;
 use crate::options::{Interrupt, OpTime};
 use crate::read::view::View;
 use crate::sequencer::stays_here;
-use crate::values::Gone;
-use crate::values::reference::Reference;
 use crate::write::changes::{Changes, WrittenKeys, record_lock_at};
 use crate::write::guard;
 use crate::write::sessions;
@@ -57,7 +56,7 @@ pub struct WriteUnit<'i> {
     /// Made with the first operation.
     batch: Option<WriteBatch>,
     /// Bytes of documents in the payload to which the batch refers.
-    values: u64,
+    left: u64,
     /// What nothing refers to when that is committed.
     gone: Gone,
     counts: Counts,
@@ -160,7 +159,7 @@ impl<'i> WriteUnit<'i> {
             core,
             interrupt,
             batch: None,
-            values: 0,
+            left: 0,
             gone: Gone::default(),
             counts: Counts::default(),
             locks,
@@ -212,8 +211,7 @@ impl<'i> WriteUnit<'i> {
             payload: std::mem::take(&mut self.payload),
             chained: false,
             batch: self.batch.take().unwrap_or_default(),
-            values: std::mem::take(&mut self.values),
-            gone: std::mem::take(&mut self.gone),
+            large: Large::boxed(std::mem::take(&mut self.left), std::mem::take(&mut self.gone)),
             counts: std::mem::take(&mut self.counts),
             locks: self.locks.as_slice().into(),
             publish: None,
@@ -335,7 +333,8 @@ impl<'i> WriteUnit<'i> {
         op.log(&mut self.payload, collection, rid, self.statement.as_ref(), &self.marks);
         let db = &self.core.base.db;
         db.put_gone(&self.changes.record, op.before(), &mut self.gone);
-        let left = db.values().candidate(op).map(|doc| doc.find(&self.payload, begin));
+        let left = op.logged_whole().filter(|doc| db.values().takes(*doc));
+        let left = left.map(|doc| Reference::find(&self.payload, begin, doc));
         let room = op.after().map_or(0, |doc| doc.len()) + self.changes.record.len() + SMALL_BATCH_BYTES;
         let batch = self.batch.get_or_insert_with(|| WriteBatch::with_capacity_bytes(room));
         let mut sink = BatchSink { db: &self.core.base.db, batch };
@@ -352,7 +351,7 @@ impl<'i> WriteUnit<'i> {
             None => op.after().map(|doc| doc.as_bytes()),
         };
         self.changes.emit(collection, record_key, stored, &mut sink);
-        self.values += left.map_or(0, |left| u64::from(left.length));
+        self.left += left.map_or(0, |left| u64::from(left.length));
         self.changes.count_id(collection, op);
         self.pending.extend(&self.changes.locks);
         self.counts.add(&collection.state, op.counts());

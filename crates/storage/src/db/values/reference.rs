@@ -2,6 +2,8 @@
 
 use sheaf_bson::RawDoc;
 
+use crate::critical::must;
+
 /// Where a document is: in a file of values, or as long as that is not known, in the payload of its commit.
 ///
 /// ```text
@@ -24,8 +26,16 @@ pub(crate) struct Reference {
 const LENGTH: usize = 20;
 
 impl Reference {
+    /// To a document in a payload to whose end, from `begin` on, its operation was appended.
+    pub fn find(payload: &[u8], begin: usize, doc: RawDoc<'_>) -> Reference {
+        let operation = RawDoc::new(&payload[begin..]);
+        let o = operation.get("o").and_then(|o| o.as_doc()).unwrap_or(RawDoc::EMPTY);
+        must!(o.len() == doc.len(), "an operation of {} bytes has {} of its document", doc.len(), o.len());
+        Reference::to_payload(offset_in(payload, o) as u32, doc)
+    }
+
     /// To a document in a payload.
-    pub fn to_payload(offset: u32, doc: RawDoc<'_>) -> Reference {
+    fn to_payload(offset: u32, doc: RawDoc<'_>) -> Reference {
         let bytes = doc.as_bytes();
         Reference { file: 0, offset, length: bytes.len() as u32, crc: crc32c::crc32c(bytes) }
     }
@@ -51,9 +61,9 @@ impl Reference {
     }
 }
 
-/// How many bytes the document has that a record's value is, or refers to.
-pub(crate) fn document_len(value: &[u8]) -> usize {
-    Reference::read(value).map_or(value.len(), |reference| reference.length as usize)
+/// Where a document that is a part of a payload begins.
+pub(crate) fn offset_in(payload: &[u8], doc: RawDoc<'_>) -> usize {
+    doc.as_bytes().as_ptr() as usize - payload.as_ptr() as usize
 }
 
 #[cfg(test)]
@@ -67,7 +77,6 @@ mod tests {
         fn a_reference_reads_back(file: u32, offset: u32, length: u32, crc: u32) {
             let reference = Reference { file, offset, length, crc };
             prop_assert_eq!(Reference::read(&reference.bytes()), Some(reference));
-            prop_assert_eq!(document_len(&reference.bytes()), length as usize);
         }
     }
 

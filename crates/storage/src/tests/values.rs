@@ -7,10 +7,10 @@ use rand::{Rng, RngExt, SeedableRng, rngs::StdRng};
 use sheaf_bson::{Binary, DocBuf, RawDoc, Value, doc};
 use sheaf_errors::Code;
 
+use super::support::*;
 use crate::db::Cf;
+use crate::db::values::Reference;
 use crate::keys::full_key;
-use crate::tests::support::*;
-use crate::values::reference::Reference;
 use crate::{Direction, Engine, Options, Range, View, Write};
 
 /// A document that compression does not make smaller.

@@ -1,10 +1,10 @@
 //! What is on record of the files of values.
 
-use rocksdb::{IteratorMode, WriteBatch};
+use rocksdb::{ColumnFamily, WriteBatch};
 use sheaf_errors::{Code, Result, bail};
 use smallvec::SmallVec;
 
-use crate::db::{Cf, Db, io_error};
+use crate::critical::impossible;
 use crate::keys::catalog_key;
 
 /// A file of values, as its row has it:
@@ -98,32 +98,34 @@ impl FileRow {
     }
 
     /// Puts it on record.
-    pub fn put(&mut self, number: u32, db: &Db, batch: &mut WriteBatch) {
+    pub fn put(&mut self, number: u32, catalog: &ColumnFamily, batch: &mut WriteBatch) {
         self.changed = false;
-        let key = catalog_key::of(catalog_key::VALUES, number);
-        batch.put_cf(db.cf(Cf::Catalog), key, self.bytes());
+        batch.put_cf(catalog, catalog_key::of(catalog_key::VALUES, number), self.bytes());
     }
 }
 
-/// Takes a file's row off the record.
-pub(super) fn remove(number: u32, db: &Db, batch: &mut WriteBatch) {
-    batch.delete_cf(db.cf(Cf::Catalog), catalog_key::of(catalog_key::VALUES, number));
+/// The number and the row of a file, if these are a key and a value of the catalog's family that have such.
+pub(super) fn read(key: &[u8], value: &[u8]) -> Result<Option<(u32, FileRow)>> {
+    let [catalog_key::VALUES, number @ ..] = key else { return Ok(None) };
+    match (number.try_into().map(u32::from_be_bytes), FileRow::read(value)) {
+        (Ok(number), Some(row)) => Ok(Some((number, row))),
+        _ => bail!(Code::INTERNAL_ERROR, "what is on record of a file of values cannot be read: {key:?}"),
+    }
 }
 
-/// All rows.
-pub(super) fn all(db: &Db) -> Result<Vec<(u32, FileRow)>> {
-    let mut rows = Vec::new();
-    let from = [catalog_key::VALUES];
-    let mode = IteratorMode::From(&from, rocksdb::Direction::Forward);
-    for item in db.raw().iterator_cf(db.cf(Cf::Catalog), mode) {
-        let (key, value) = item.map_err(io_error)?;
-        let [catalog_key::VALUES, number @ ..] = &*key else { break };
-        match (number.try_into().map(u32::from_be_bytes), FileRow::read(&value)) {
-            (Ok(number), Some(row)) => rows.push((number, row)),
-            _ => bail!(Code::INTERNAL_ERROR, "what is on record of a file of values cannot be read: {key:?}"),
-        }
+/// The column families of a database, and their numbers in batches.
+pub(crate) struct Families<'d> {
+    pub all: [(u32, &'d ColumnFamily); 4],
+    /// The number of records.
+    pub records: u32,
+    pub catalog: &'d ColumnFamily,
+}
+
+impl<'d> Families<'d> {
+    pub fn of(&self, number: u32) -> &'d ColumnFamily {
+        let found = self.all.iter().find(|(known, _)| *known == number);
+        found.map_or_else(|| impossible!("a batch has a change in family {number}"), |(_, family)| family)
     }
-    Ok(rows)
 }
 
 #[cfg(test)]

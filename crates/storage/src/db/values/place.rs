@@ -6,20 +6,16 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 
-use rocksdb::{WriteBatch, WriteBatchIteratorCf};
+use rocksdb::{ColumnFamily, WriteBatch, WriteBatchIteratorCf};
 use sheaf_bson::RawDoc;
 use sheaf_errors::Result;
-use sheaf_log::{Log, Place};
+use sheaf_log::Log;
 
 use super::reference::Reference;
-use super::rows::{self, FileRow};
+use super::rows::{self, Families, FileRow};
 use super::{State, Values, number_of};
-use crate::commit::prepared::Prepared;
-use crate::core::Core;
 use crate::critical::must;
-use crate::db::{Cf, Db};
 use crate::folder::file_error;
-use crate::write::Op;
 
 /// Documents from this size on are left in the log; RocksDB has smaller ones in its tables.
 pub(crate) const LEAST_BYTES: usize = 8 << 10;
@@ -30,32 +26,21 @@ const SAMPLE_BYTES: usize = 1 << 10;
 /// ...by so many percent. Then RocksDB has it, compressed.
 const WORTH_PERCENT: usize = 25;
 
-/// A document that is to be left in the log.
+/// Where a unit's payload is in the log.
 #[derive(Clone, Copy)]
-pub(crate) struct Candidate<'d>(RawDoc<'d>);
-
-impl Candidate<'_> {
-    /// Where it stands in a payload to whose end, from `begin` on, its operation was appended.
-    pub fn find(&self, payload: &[u8], begin: usize) -> Reference {
-        let Candidate(doc) = *self;
-        let operation = RawDoc::new(&payload[begin..]);
-        let o = operation.get("o").and_then(|o| o.as_doc()).unwrap_or(RawDoc::EMPTY);
-        must!(o.len() == doc.len(), "an operation of {} bytes has {} of its document", doc.len(), o.len());
-        let offset = o.as_bytes().as_ptr() as usize - payload.as_ptr() as usize;
-        Reference::to_payload(offset as u32, doc)
-    }
+pub(crate) struct Spot {
+    /// Index of the segment's first entry.
+    pub segment: u64,
+    /// In its file.
+    pub offset: u64,
+    /// Where the unit's entry ends.
+    pub end: u64,
 }
 
 impl Values {
-    /// The document of an operation, if it is to be left in the log.
-    pub fn candidate<'d>(&self, op: Op<'d>) -> Option<Candidate<'d>> {
-        let doc = match op {
-            Op::Insert(doc) | Op::Update { new: doc, diff: None, .. } => doc,
-            // The log does not have it.
-            Op::Update { .. } | Op::Delete(_) => return None,
-        };
-        let is_one = doc.len() >= LEAST_BYTES && self.is_on() && !shrinks(doc.as_bytes());
-        is_one.then_some(Candidate(doc))
+    /// Whether a document that the log has whole is to be left there.
+    pub fn takes(&self, doc: RawDoc<'_>) -> bool {
+        doc.len() >= LEAST_BYTES && self.is_on() && !shrinks(doc.as_bytes())
     }
 
     /// Whether large documents are left in the log.
@@ -63,10 +48,15 @@ impl Values {
         self.on.load(Ordering::Relaxed)
     }
 
-    /// Takes in what is on record of files, when RocksDB has just been opened.
-    pub fn load(&self, db: &Db) -> Result<()> {
+    /// Takes in what is on record of files, when RocksDB has just been opened: what its catalog has from [`VALUES`](crate::keys::catalog_key::VALUES) on.
+    pub fn load<I>(&self, items: I) -> Result<()>
+    where
+        I: IntoIterator<Item = Result<(Box<[u8]>, Box<[u8]>)>>,
+    {
         let mut state = self.state.lock();
-        for (number, row) in rows::all(db)? {
+        for item in items {
+            let (key, value) = item?;
+            let Some((number, row)) = rows::read(&key, &value)? else { break };
             state.last = state.last.max(number);
             state.files.insert(number, row);
         }
@@ -103,29 +93,35 @@ impl Values {
     }
 
     /// The batch of a commit whose payload is in the log: with references to that in the place of those to the payload.
-    fn place(&self, db: &Db, log: &Log, unit: &Prepared, spot: Spot) -> WriteBatch {
+    pub fn place(
+        &self,
+        families: &Families<'_>,
+        log: &Log,
+        (before, payload): (&WriteBatch, &[u8]),
+        spot: Spot,
+    ) -> WriteBatch {
         let mut state = self.state.lock();
         let file = self.file_of(log, spot.segment, &mut state);
-        let room = unit.batch.size_in_bytes() + if file.is_some() { 0 } else { unit.payload.len() };
+        let room = before.size_in_bytes() + if file.is_some() { 0 } else { payload.len() };
         let mut placing = Placing {
-            db,
-            payload: &unit.payload,
+            families,
+            payload,
             offset: spot.offset,
             file: file.and_then(|number| state.files.get_mut(&number).map(|row| (number, row))),
             batch: WriteBatch::with_capacity_bytes(room),
             left: 0,
         };
-        unit.batch.iterate_cf(&mut placing);
+        before.iterate_cf(&mut placing);
         let Placing { mut batch, file, left, .. } = placing;
         must!(
-            batch.len() == unit.batch.len(),
+            batch.len() == before.len(),
             "of {} changes of a commit {} were found",
-            unit.batch.len(),
+            before.len(),
             batch.len()
         );
         if let Some((number, row)) = file {
             row.end = spot.end;
-            row.put(number, db, &mut batch);
+            row.put(number, families.catalog, &mut batch);
             self.left.fetch_add(left, Ordering::Relaxed);
         }
         batch
@@ -168,42 +164,16 @@ impl Values {
     }
 
     /// Puts on record what has changed, for a flush.
-    pub fn put_changed(&self, db: &Db, batch: &mut WriteBatch) {
+    pub fn put_changed(&self, catalog: &ColumnFamily, batch: &mut WriteBatch) {
         for (number, row) in self.state.lock().files.iter_mut().filter(|(_, row)| row.changed) {
-            row.put(*number, db, batch);
+            row.put(*number, catalog, batch);
         }
-    }
-}
-
-/// Where a unit's payload is in the log.
-#[derive(Clone, Copy)]
-struct Spot {
-    segment: u64,
-    offset: u64,
-    /// Where its entry ends.
-    end: u64,
-}
-
-impl Core {
-    /// Has what a group leaves in the log refer to the place that it has there now. Gives the bytes of these documents.
-    pub fn place_values(&self, log: &Log, group: &mut [Prepared], Place { segment, offset }: Place) -> u64 {
-        let mut left = 0;
-        let end = offset + group.iter().map(|unit| unit.payload.len() as u64).sum::<u64>();
-        let mut spot = Spot { segment, offset, end };
-        for unit in group.iter_mut() {
-            if unit.values > 0 {
-                unit.batch = self.base.db.values().place(&self.base.db, log, unit, spot);
-                left += std::mem::take(&mut unit.values);
-            }
-            spot.offset += unit.payload.len() as u64;
-        }
-        left
     }
 }
 
 /// Makes the batch.
 struct Placing<'p> {
-    db: &'p Db,
+    families: &'p Families<'p>,
     payload: &'p [u8],
     /// Where that is in the file.
     offset: u64,
@@ -214,9 +184,9 @@ struct Placing<'p> {
 
 impl WriteBatchIteratorCf for Placing<'_> {
     fn put_cf(&mut self, family: u32, key: &[u8], value: &[u8]) {
-        let cf = self.db.family(family);
-        let reference = Reference::read(value).filter(|_| cf == Cf::Records);
-        let Some(mut reference) = reference else { return self.batch.put_cf(self.db.cf(cf), key, value) };
+        let cf = self.families.of(family);
+        let reference = Reference::read(value).filter(|_| family == self.families.records);
+        let Some(mut reference) = reference else { return self.batch.put_cf(cf, key, value) };
         must!(reference.file == 0, "a commit refers to file {}", reference.file);
         match &mut self.file {
             Some((number, row)) => {
@@ -225,22 +195,22 @@ impl WriteBatchIteratorCf for Placing<'_> {
                 self.left += u64::from(reference.length);
                 reference.file = *number;
                 reference.offset += self.offset as u32;
-                self.batch.put_cf(self.db.cf(cf), key, reference.bytes());
+                self.batch.put_cf(cf, key, reference.bytes());
             }
             None => {
                 let from = reference.offset as usize;
                 let doc = &self.payload[from..from + reference.length as usize];
-                self.batch.put_cf(self.db.cf(cf), key, doc);
+                self.batch.put_cf(cf, key, doc);
             }
         }
     }
 
     fn delete_cf(&mut self, family: u32, key: &[u8]) {
-        self.batch.delete_cf(self.db.cf(self.db.family(family)), key);
+        self.batch.delete_cf(self.families.of(family), key);
     }
 
     fn merge_cf(&mut self, family: u32, key: &[u8], value: &[u8]) {
-        self.batch.merge_cf(self.db.cf(self.db.family(family)), key, value);
+        self.batch.merge_cf(self.families.of(family), key, value);
     }
 }
 

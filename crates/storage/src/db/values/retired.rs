@@ -1,0 +1,87 @@
+//! Files that go: which, and when.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+
+use sheaf_errors::Result;
+
+use super::Values;
+use super::rows::FileRow;
+use crate::critical::must;
+
+/// Of whom nothing is wanted any more in the newest state.
+pub(super) struct Retired {
+    number: u32,
+    /// Who reads older states has a share of one of these.
+    readers: Vec<Weak<()>>,
+    /// The newest state is flushed.
+    flushed: bool,
+}
+
+impl Values {
+    /// The file of which least is wanted, and little, as far as is known, and whose segment the log does not have any more: it begins behind it.
+    pub fn little_wanted(&self, log_begins: u64) -> Option<u32> {
+        let state = self.state.lock();
+        let little = |row: &FileRow| row.segment < log_begins && row.wanted() * 2 < row.end;
+        let others =
+            state.files.iter().filter(|(number, row)| Some(**number) != state.current && little(row));
+        others.min_by_key(|(_, row)| row.wanted()).map(|(number, _)| *number)
+    }
+
+    /// Up to where something may refer to a file, and how much has been noted as wanted no more.
+    pub fn about(&self, number: u32) -> (u64, u64) {
+        self.state.lock().files.get(&number).map_or((0, 0), |row| (row.end, row.noted))
+    }
+
+    /// Nothing in the newest state refers to the file: its row goes with the batch.
+    pub fn retire(&self, number: u32) {
+        let mut state = self.state.lock();
+        must!(state.current != Some(number), "file {number} of values is written to and given up");
+        state.files.remove(&number);
+        let before = self.generation.swap(Default::default());
+        state.generations.retain(|generation| generation.strong_count() > 0);
+        state.generations.push(Arc::downgrade(&before));
+        let readers = state.generations.clone();
+        state.retired.push(Retired { number, readers, flushed: false });
+    }
+
+    /// What was retired before is flushed.
+    pub fn note_flushed(&self) {
+        self.state.lock().retired.iter_mut().for_each(|retired| retired.flushed = true);
+    }
+
+    /// Removes the files that nobody can read any more.
+    pub fn remove_retired(&self) -> Result<()> {
+        let mut ready = Vec::new();
+        self.state.lock().retired.retain(|retired| {
+            let read = retired.readers.iter().any(|reader| reader.strong_count() > 0);
+            let goes = retired.flushed && !read;
+            if goes {
+                ready.push(retired.number);
+            }
+            !goes
+        });
+        for number in ready {
+            crate::folder::remove(&self.path(number))?;
+            self.read.close(|open| open == u64::from(number));
+        }
+        Ok(())
+    }
+
+    /// Whether files wait for a flush.
+    pub fn waits_for_flush(&self) -> bool {
+        self.state.lock().retired.iter().any(|retired| !retired.flushed)
+    }
+
+    /// What is wanted of a file was looked for, when so much had been noted: bytes by collection.
+    pub fn note_wanted(&self, number: u32, wanted: impl IntoIterator<Item = (u32, u64)>, noted: u64) {
+        if let Some(row) = self.state.lock().files.get_mut(&number) {
+            row.set_wanted(wanted, noted);
+        }
+    }
+
+    /// So many bytes were copied out of a file.
+    pub fn note_copied(&self, bytes: u64) {
+        self.copied.fetch_add(bytes, Ordering::Relaxed);
+    }
+}

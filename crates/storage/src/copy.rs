@@ -68,7 +68,10 @@ impl Core {
             let item = item.map_err(|e| file_error("listing", folder, &e))?;
             let size = item.metadata().map_err(|e| file_error("listing", folder, &e))?.len();
             match item.file_name().into_string() {
-                Ok(name) => files.push((name, size)),
+                Ok(name) => {
+                    let needed = self.base.db.values().needed_of(&name);
+                    files.push((name, needed.map_or(size, |needed| needed.min(size))));
+                }
                 Err(name) => bail!(Code::INTERNAL_ERROR, "a file of a copy has the name {name:?}"),
             }
         }

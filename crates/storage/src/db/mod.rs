@@ -182,13 +182,14 @@ impl Db {
         if cf == Cf::Records {
             while let Some(reference) = found.as_deref().and_then(Reference::read) {
                 let mut bytes = Vec::new();
-                if self.values.try_read(&reference, &mut bytes)? {
+                let read = self.values.read(&reference, &mut bytes);
+                if read.is_ok() {
                     return Ok(Some(Stored::Read(bytes)));
                 }
-                // Without a pin: the document may have been copied, or changed, since the reference was read.
+                // Without a pin: the document may have been copied, or changed, since the reference was read, and the file gone.
                 found = self.db.get_pinned_cf_opt(self.cf(cf), key, options).map_err(io_error)?;
                 if found.as_deref().and_then(Reference::read) == Some(reference) {
-                    return Err(self.values.damaged(&reference, "is not there"));
+                    read?;
                 }
             }
         }

@@ -77,6 +77,7 @@ impl Core {
 
     fn flush_committed(&self) -> Result<bool> {
         self.durability.sync_for_checkpoint()?;
+        self.base.db.values().sync_names()?;
         self.let_go_of_copies();
         self.check_room()?;
         if !self.is_nearly_committed()? {
@@ -99,12 +100,7 @@ impl Core {
             }
             self.begin_flush(at)?
         };
-        // Alone, others go on while it is synced: RocksDB's thread waits at the gate.
-        if let Err(error) = self.sync_up_to(begun.at) {
-            self.flushes.flush_over(begun.bytes, false);
-            return Err(error);
-        }
-        self.open_gate(&begun);
+        self.open_gate(&begun)?;
         self.end_flush(begun)?;
         // The disk may have been full when it was opened.
         crate::folder::keep_spare_room(&self.base.options.path);
@@ -130,7 +126,7 @@ impl Core {
             let at = self.published.last();
             self.begin_flush(at)?
         };
-        self.open_gate(&begun);
+        self.open_gate(&begun)?;
         self.end_flush(begun)?;
         self.commits.majority().thin_candidates();
         Ok(())
@@ -145,17 +141,22 @@ impl Core {
         }
     }
 
-    /// What a flush holds may be in files. What comes to the gate before anything else is sealed holds nothing behind that, whatever is committed
-    /// meanwhile.
-    fn open_gate(&self, begun: &Begun) {
-        let durable = self.durability.durable_index();
-        must!(
-            self.durability.log().is_none() || begun.at.index <= durable,
-            "a flush up to entry {}, of which the log has {durable} for good",
-            begun.at.index
-        );
-        self.flushes.allowed.fetch_max(begun.at.index, Ordering::AcqRel);
-        self.flushes.ordered_seals.store(begun.sealed, Ordering::Release);
+    /// Has the log last, and the names of its files, as far as a flush that has begun needs it: others go on meanwhile, RocksDB's thread waits at the
+    /// gate. What comes there before anything else is sealed holds nothing behind that, whatever is committed meanwhile.
+    fn open_gate(&self, begun: &Begun) -> Result<()> {
+        let at = begun.at;
+        let lasts = self.base.db.values().sync_names().and_then(|()| {
+            let needed = self.flushes.allowed.load(Ordering::Acquire) < at.index;
+            if needed { self.sync_up_to(at) } else { Ok(()) }
+        });
+        if lasts.is_ok() {
+            self.flushes.allowed.fetch_max(at.index, Ordering::AcqRel);
+            self.flushes.ordered_seals.store(begun.sealed, Ordering::Release);
+        } else {
+            self.flushes.flush_over(begun.bytes, false);
+        }
+        self.flushes.ordering.store(false, Ordering::Release);
+        lasts
     }
 
     /// Has RocksDB switch memtables, and wait at the gate before it writes them. The pipeline is held.
@@ -166,14 +167,21 @@ impl Core {
             self.published.last()
         );
         let failed = self.base.db.events().failed_flushes();
-        self.base.db.values().sync_names()?;
         let mut batch = WriteBatch::default();
         self.put_bookkeeping(at, &mut batch);
         self.base.db.values().put_changed(self.base.db.cf(Cf::Catalog), &mut batch);
         self.base.db.write(batch)?;
         *self.flushes.flushing_to.lock() = Some(at);
+        if self.durability.log().is_none() || self.durability.durable_index() >= at.index {
+            // Whatever becomes of the log's end from here on.
+            self.flushes.allowed.fetch_max(at.index, Ordering::AcqRel);
+        }
+        self.flushes.ordering.store(true, Ordering::Release);
         // Returns when new memtables have taken over; the rest happens in the background.
-        self.base.db.flush()?;
+        if let Err(error) = self.base.db.flush() {
+            self.flushes.ordering.store(false, Ordering::Release);
+            return Err(error);
+        }
         let sealed = self.base.db.events().sealed();
         let bytes = self.flushes.move_to_flush();
         Ok(Begun { at, sealed, failed, bytes })

@@ -34,7 +34,12 @@ impl Core {
     /// back. Checkpoints have seen to both before they order a flush; this is for all others. Nothing else opens the gate, the
     /// end of the process neither: what waits here then is let go when it has no effect any more ([`Db::end_background`]).
     fn wait_before_flush(&self) {
-        let at = self.published.last().index;
+        // While a checkpoint has the log synced, for this flush, it need not be done twice.
+        while self.flushes.is_ordering() && !self.base.db.events().is_void() {
+            std::thread::sleep(GATE_PAUSE);
+        }
+        // A batch is in memtables, and perhaps in what is to be written, before it is published.
+        let at = self.published.last().index.max(self.commits.position().at.index);
         let ordered = || self.flushes.ordered_seals.load(Ordering::Acquire) == self.base.db.events().sealed();
         let allowed = || self.flushes.allowed.load(Ordering::Acquire) >= at || ordered();
         if allowed() {

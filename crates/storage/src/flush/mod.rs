@@ -19,7 +19,7 @@ mod signals;
 pub(crate) mod stable;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use sheaf_errors::{Error, Result};
@@ -50,6 +50,8 @@ pub(crate) struct Flushes {
     unflushed: AtomicU64,
     /// Bytes of documents that were left in the log since then: a start has that much more of it to apply.
     left_in_log: AtomicU64,
+    /// The same of what is being flushed.
+    flushing_left: AtomicU64,
     /// Bytes of batches that a flush is writing: it is in memory until it is on disk.
     flushing: AtomicU64,
     pace: Pace,
@@ -59,6 +61,8 @@ pub(crate) struct Flushes {
     count: AtomicU64,
     /// Index up to which files may hold the log's operations: a checkpoint has asked the log and the set.
     allowed: AtomicU64,
+    /// Whether a checkpoint has sealed memtables, and sees to it that they may be written.
+    ordering: AtomicBool,
     /// How many memtables had been sealed with the last flush that a checkpoint has ordered.
     ordered_seals: AtomicU64,
     /// What the files held before they were flushed ahead of the commit point.
@@ -79,11 +83,13 @@ impl Flushes {
             flushing_to: Mutex::default(),
             unflushed: AtomicU64::new(0),
             left_in_log: AtomicU64::new(0),
+            flushing_left: AtomicU64::new(0),
             flushing: AtomicU64::new(0),
             pace: Pace::default(),
             file_key_bytes: AtomicU64::new(base.db.file_key_bytes()),
             count: AtomicU64::new(0),
             allowed: AtomicU64::new(0),
+            ordering: AtomicBool::new(false),
             ordered_seals: AtomicU64::new(0),
             copies,
             signals: Signals::default(),
@@ -123,6 +129,11 @@ impl Flushes {
     pub fn stop(&self) {
         self.signals.stop();
         self.room_made.notify_all();
+    }
+
+    /// Whether a checkpoint sees to it that what it has sealed may be written.
+    pub(crate) fn is_ordering(&self) -> bool {
+        self.ordering.load(Ordering::Acquire)
     }
 
     /// One flush at a time; whoever cannot wait for another's is not held up by it.

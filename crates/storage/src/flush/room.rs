@@ -47,7 +47,7 @@ impl Flushes {
     /// What memtables hold is being flushed from now on. Gives how much that is.
     pub(super) fn move_to_flush(&self) -> u64 {
         let bytes = self.unflushed.swap(0, Ordering::Relaxed);
-        self.left_in_log.store(0, Ordering::Relaxed);
+        self.flushing_left.store(self.left_in_log.swap(0, Ordering::Relaxed), Ordering::Relaxed);
         let before = self.flushing.swap(bytes, Ordering::Relaxed);
         must!(before == 0, "a flush has begun while {before} bytes of another are being written");
         self.pace.begin(Instant::now());
@@ -59,7 +59,9 @@ impl Flushes {
         let flushing = self.flushing.swap(0, Ordering::Relaxed);
         must!(flushing == bytes, "the flush that is over is the one that was begun");
         self.pace.end(Instant::now(), written.then_some(bytes));
+        let left = self.flushing_left.swap(0, Ordering::Relaxed);
         if !written {
+            self.note_left_in_log(left);
             self.note_written(bytes);
         }
     }

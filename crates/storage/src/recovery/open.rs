@@ -88,6 +88,7 @@ impl Core {
         hold_prepared(&core)?;
         core.commits.transactions().begin(applied.time);
         if ahead.is_some() {
+            core.base.db.values().doubt();
             core.reconcile(known)?;
         }
         core.recover()?;

@@ -20,6 +20,10 @@ use crate::oplog::{self, Operation, log_error};
 /// How often it is looked for files to be collected.
 const LOOK_AROUND: Duration = Duration::from_millis(if cfg!(test) { 20 } else { 1000 });
 
+/// A file that cannot be collected is tried again after the first of these, and one that is damaged after the second.
+const PAUSE: Duration = Duration::from_secs(10);
+const DAMAGED_PAUSE: Duration = Duration::from_secs(3600);
+
 /// So many bytes of documents are copied with the pipeline held.
 const COPIED_AT_ONCE: usize = 1 << 20;
 
@@ -48,22 +52,31 @@ impl Core {
     /// Copies what is wanted of files of which little is, and removes these.
     pub fn collect_values(&self) -> Result<()> {
         let values = self.base.db.values();
-        // Who copies the folder meanwhile finds it as it is.
-        let Some(_pass) = self.commits.try_pass() else { return Ok(()) };
         let begins = self.durability.log().map_or(u64::MAX, |log| log.stats().first_index);
-        let mut files = 0;
+        let (mut files, mut failed) = (0, Ok(()));
         while files < FILES_AT_ONCE
             && !self.is_stopping()
             && let Some(number) = values.little_wanted(begins)
         {
+            // Who copies the folder meanwhile finds it as it is.
+            let Some(_pass) = self.commits.try_pass() else { return failed };
             self.durability.check_writable()?;
-            self.collect_file(number)?;
             files += 1;
+            if let Err(error) = self.collect_file(number) {
+                let damaged = error.code() == Code::CHECKSUM_MISMATCH;
+                values.pass_over(number, if damaged { DAMAGED_PAUSE } else { PAUSE });
+                failed = failed.and(Err(error));
+            }
         }
-        if values.waits_for_flush() && self.try_checkpoint()? {
-            values.note_flushed();
+        let Some(_pass) = self.commits.try_pass() else { return failed };
+        if values.waits_for_flush() {
+            match self.try_checkpoint() {
+                Ok(true) => values.note_flushed(),
+                Ok(false) => {}
+                Err(error) => failed = failed.and(Err(error)),
+            }
         }
-        values.remove_retired()
+        values.remove_retired().and(failed)
     }
 
     /// Looks what of a file is wanted. Where it is little, that is copied, and the file is given up.

@@ -61,8 +61,9 @@ pub(crate) struct Values {
     any: AtomicBool,
     /// What every pin has a share of, until the next generation begins.
     generation: ArcSwap<()>,
-    /// Names that may not last yet.
-    unsynced: AtomicBool,
+    /// How many names were given, and how many of them last.
+    given: AtomicU64,
+    synced: Mutex<{ rank::LEAF }, u64>,
     state: Mutex<{ rank::LEAF }, State>,
     /// Bytes that were left in the log.
     left: AtomicU64,
@@ -107,7 +108,8 @@ impl Values {
             pins: AtomicBool::new(last > 0),
             any: AtomicBool::new(last > 0),
             generation: ArcSwap::default(),
-            unsynced: AtomicBool::new(false),
+            given: AtomicU64::new(0),
+            synced: Mutex::new(0),
             state: Mutex::new(State { last, ..State::default() }),
             left: AtomicU64::new(0),
             copied: AtomicU64::new(0),
@@ -143,35 +145,23 @@ impl Values {
     ///
     /// Errors: `ChecksumMismatch`.
     pub fn read(&self, reference: &Reference, bytes: &mut Vec<u8>) -> Result<()> {
-        match self.try_read(reference, bytes) {
-            Ok(true) => Ok(()),
-            Ok(false) => Err(self.damaged(reference, "is not there")),
-            Err(error) => Err(error),
-        }
-    }
-
-    /// [`Values::read`]; false if the file is not there.
-    pub fn try_read(&self, reference: &Reference, bytes: &mut Vec<u8>) -> Result<bool> {
         bytes.resize(reference.length as usize, 0);
         let path = || self.path(reference.file);
-        let read = self.read.read(
-            u64::from(reference.file),
-            || File::open(path()),
-            bytes,
-            u64::from(reference.offset),
-        );
-        match read {
-            Ok(()) if reference.fits(bytes) => Ok(true),
+        let (file, offset) = (u64::from(reference.file), u64::from(reference.offset));
+        match self.read.read(file, || File::open(path()), bytes, offset) {
+            Ok(()) if reference.fits(bytes) => Ok(()),
             Ok(()) => Err(self.damaged(reference, "is not what was written")),
             Err(error) if error.kind() == ErrorKind::UnexpectedEof => {
                 Err(self.damaged(reference, "is behind the end of the file"))
             }
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                Err(self.damaged(reference, "is not there: the file is missing"))
+            }
             Err(error) => Err(file_error("reading", &path(), &error)),
         }
     }
 
-    pub fn damaged(&self, reference: &Reference, what: &str) -> Error {
+    fn damaged(&self, reference: &Reference, what: &str) -> Error {
         let Reference { file, offset, length, .. } = reference;
         let name = self.path(*file);
         Error::new(
@@ -182,23 +172,35 @@ impl Values {
 
     /// Has the names last that files have been given. Before a flush.
     pub fn sync_names(&self) -> Result<()> {
-        if self.unsynced.swap(false, Ordering::AcqRel)
-            && let Err(error) = crate::folder::sync(&self.folder)
-        {
-            self.unsynced.store(true, Ordering::Release);
-            return Err(error);
+        // Who finds that it is being done waits for the end of it.
+        let mut synced = self.synced.lock();
+        let given = self.given.load(Ordering::Acquire);
+        if *synced < given {
+            crate::folder::sync(&self.folder)?;
+            *synced = given;
         }
         Ok(())
     }
 
     /// Gives each file a name in a copy of RocksDB's folder, which is on the same file system.
     pub fn link_into(&self, copy: &Path) -> Result<()> {
-        let numbers: Vec<u32> = self.state.lock().files.keys().copied().collect();
+        let numbers: Vec<u32> = {
+            let state = self.state.lock();
+            // What is flushed may refer to those that were given up as well.
+            let given_up = state.retired.iter().map(|retired| retired.number);
+            state.files.keys().copied().chain(given_up).collect()
+        };
         for path in numbers.into_iter().map(|number| self.path(number)) {
             let Some(name) = path.file_name() else { continue };
             fs::hard_link(&path, copy.join(name)).map_err(|e| file_error("copying", &path, &e))?;
         }
         Ok(())
+    }
+
+    /// How many bytes of a file of this name are needed by who copies it: behind them the log may go on writing. `None`: it is none of these.
+    pub fn needed_of(&self, name: &str) -> Option<u64> {
+        let number = number_of(Path::new(name))?;
+        self.state.lock().files.get(&number).map(|row| row.end)
     }
 
     /// Bytes of a collection's documents that are thought to be in files.

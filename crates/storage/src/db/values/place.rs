@@ -61,6 +61,7 @@ impl Values {
             state.files.insert(number, row);
         }
         if !state.files.is_empty() {
+            self.any.store(true, Ordering::Release);
             self.pins.store(true, Ordering::Release);
         }
         Ok(())
@@ -140,7 +141,7 @@ impl Values {
             state.current = Some(newest);
             return Some(newest);
         }
-        let number = state.last + 1;
+        let number = state.last.checked_add(1)?;
         if let Err(error) = fs::hard_link(&path, self.path(number)) {
             let never = matches!(
                 error.kind(),
@@ -155,12 +156,17 @@ impl Values {
             return None;
         }
         self.any.store(true, Ordering::Release);
-        self.unsynced.store(true, Ordering::Release);
+        self.given.fetch_add(1, Ordering::AcqRel);
         state.told = false;
         state.last = number;
         state.current = Some(number);
         state.files.insert(number, FileRow::new(segment));
         Some(number)
+    }
+
+    /// Memtables were flushed without what is thought to be wanted, which is to be looked for.
+    pub fn doubt(&self) {
+        self.state.lock().files.values_mut().for_each(|row| row.in_doubt = true);
     }
 
     /// Puts on record what has changed, for a flush.

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
 
 use sheaf_errors::Result;
 
@@ -11,7 +12,7 @@ use crate::critical::must;
 
 /// Of whom nothing is wanted any more in the newest state.
 pub(super) struct Retired {
-    number: u32,
+    pub number: u32,
     /// Who reads older states has a share of one of these.
     readers: Vec<Weak<()>>,
     /// The newest state is flushed.
@@ -19,18 +20,34 @@ pub(super) struct Retired {
 }
 
 impl Values {
-    /// The file of which least is wanted, and little, as far as is known, and whose segment the log does not have any more: it begins behind it.
+    /// The file of which least is wanted, and little, as far as is known, or one in doubt, whose segment the log does not have any more: it begins
+    /// behind it.
     pub fn little_wanted(&self, log_begins: u64) -> Option<u32> {
-        let state = self.state.lock();
-        let little = |row: &FileRow| row.segment < log_begins && row.wanted() * 2 < row.end;
-        let others =
-            state.files.iter().filter(|(number, row)| Some(**number) != state.current && little(row));
+        let mut state = self.state.lock();
+        let now = Instant::now();
+        let is_gone = |row: &FileRow| row.segment < log_begins;
+        if state.current.and_then(|current| state.files.get(&current)).is_some_and(is_gone) {
+            state.current = None;
+        }
+        let little = |row: &FileRow| {
+            let is_due = row.not_before.is_none_or(|then| then <= now);
+            is_gone(row) && is_due && (row.in_doubt || row.wanted() * 2 < row.end)
+        };
+        let current = state.current;
+        let others = state.files.iter().filter(|(number, row)| Some(**number) != current && little(row));
         others.min_by_key(|(_, row)| row.wanted()).map(|(number, _)| *number)
     }
 
     /// Up to where something may refer to a file, and how much has been noted as wanted no more.
     pub fn about(&self, number: u32) -> (u64, u64) {
         self.state.lock().files.get(&number).map_or((0, 0), |row| (row.end, row.noted))
+    }
+
+    /// A file cannot be collected: others are, before it is tried again.
+    pub fn pass_over(&self, number: u32, pause: Duration) {
+        if let Some(row) = self.state.lock().files.get_mut(&number) {
+            row.not_before = Some(Instant::now() + pause);
+        }
     }
 
     /// Nothing in the newest state refers to the file: its row goes with the batch.

@@ -1,11 +1,16 @@
 //! What is on record of the files of values.
 
+use std::time::Instant;
+
 use rocksdb::{ColumnFamily, WriteBatch};
 use sheaf_errors::{Code, Result, bail};
 use smallvec::SmallVec;
 
 use crate::critical::impossible;
 use crate::keys::catalog_key;
+
+/// So many collections are told apart; documents of others are counted with the first.
+const COLLECTIONS_MAX: usize = 64;
 
 /// A file of values, as its row has it:
 ///
@@ -22,6 +27,10 @@ pub(super) struct FileRow {
     wanted: SmallVec<[(u32, u64); 1]>,
     /// Bytes that have been noted as wanted no more since the database was opened.
     pub noted: u64,
+    /// Less may be wanted than is thought.
+    pub in_doubt: bool,
+    /// It could not be collected, and is not tried again before.
+    pub not_before: Option<Instant>,
     /// Differs from what is on record.
     pub changed: bool,
 }
@@ -40,31 +49,36 @@ impl FileRow {
         self.wanted.iter().find(|(of, _)| *of == ident).map_or(0, |(_, bytes)| *bytes)
     }
 
+    /// Where the count of a collection is: that of many is one.
+    fn place_of(&self, ident: u32) -> Option<usize> {
+        let own = self.wanted.iter().position(|(of, _)| *of == ident);
+        own.or_else(|| (self.wanted.len() >= COLLECTIONS_MAX).then_some(0))
+    }
+
     /// A document of so many bytes is there.
     pub fn add(&mut self, ident: u32, bytes: u64) {
         self.changed = true;
-        match self.wanted.iter_mut().find(|(of, _)| *of == ident) {
-            Some((_, all)) => *all += bytes,
+        match self.place_of(ident) {
+            Some(at) => self.wanted[at].1 += bytes,
             None => self.wanted.push((ident, bytes)),
         }
     }
 
     /// So many bytes of it are not wanted any more.
     pub fn unwanted(&mut self, ident: u32, bytes: u64) {
-        if let Some(at) = self.wanted.iter().position(|(of, _)| *of == ident) {
+        if let Some(at) = self.place_of(ident) {
             self.changed = true;
-            self.noted += bytes.min(self.wanted[at].1);
-            self.wanted[at].1 = self.wanted[at].1.saturating_sub(bytes);
-            if self.wanted[at].1 == 0 {
-                self.wanted.swap_remove(at);
-            }
+            let less = bytes.min(self.wanted[at].1);
+            self.noted += less;
+            self.wanted[at].1 -= less;
         }
     }
 
     /// What was looked for is what was wanted, when so much had been noted: what has been since is taken off, perhaps a second time.
     pub fn set_wanted(&mut self, wanted: impl IntoIterator<Item = (u32, u64)>, noted: u64) {
-        self.wanted = wanted.into_iter().collect();
-        self.changed = true;
+        self.in_doubt = false;
+        self.wanted.clear();
+        wanted.into_iter().for_each(|(ident, bytes)| self.add(ident, bytes));
         let mut since = self.noted - noted;
         for (_, bytes) in &mut self.wanted {
             let less = since.min(*bytes);
@@ -151,5 +165,9 @@ mod tests {
         row.unwanted(1, 2);
         row.set_wanted([(4, 3)], noted);
         assert_eq!((row.wanted_of(1), row.wanted()), (0, 1));
+        (10..200).for_each(|ident| row.add(ident, 1));
+        assert_eq!((row.wanted.len(), row.wanted()), (COLLECTIONS_MAX, 191));
+        row.unwanted(199, 1);
+        assert_eq!(row.wanted(), 190);
     }
 }

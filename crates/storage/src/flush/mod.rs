@@ -48,11 +48,7 @@ pub(crate) struct Flushes {
     flushing_to: Mutex<{ rank::LEAF }, Option<OpTime>>,
     /// Bytes of batches since the last flush began.
     unflushed: AtomicU64,
-    /// Bytes of documents that were left in the log since then: a start has that much more of it to apply.
-    left_in_log: AtomicU64,
-    /// The same of what is being flushed.
-    flushing_left: AtomicU64,
-    /// Bytes of batches that a flush is writing: it is in memory until it is on disk.
+    /// The same of what a flush is writing: it is in memory until it is on disk.
     flushing: AtomicU64,
     pace: Pace,
     /// Bytes of the smallest and largest keys of table files, as the last flush has found them.
@@ -82,8 +78,6 @@ impl Flushes {
             flushed: Mutex::new(flushed),
             flushing_to: Mutex::default(),
             unflushed: AtomicU64::new(0),
-            left_in_log: AtomicU64::new(0),
-            flushing_left: AtomicU64::new(0),
             flushing: AtomicU64::new(0),
             pace: Pace::default(),
             file_key_bytes: AtomicU64::new(base.db.file_key_bytes()),

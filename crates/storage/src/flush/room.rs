@@ -13,14 +13,10 @@ use crate::critical::must;
 const FOLLOWER_PATIENCE: Duration = Duration::from_millis(100);
 
 impl Flushes {
-    /// A batch of this size is in memtables.
+    /// A batch of this size is in memtables, with the documents that it leaves in the log: a start has to apply them as well, and who writes is not to
+    /// be further ahead of the disk for it.
     pub fn note_written(&self, bytes: u64) {
         self.unflushed.fetch_add(bytes, Ordering::Relaxed);
-    }
-
-    /// Documents of so many bytes were left in the log.
-    pub fn note_left_in_log(&self, bytes: u64) {
-        self.left_in_log.fetch_add(bytes, Ordering::Relaxed);
     }
 
     /// Bytes of batches since the last flush began.
@@ -33,10 +29,9 @@ impl Flushes {
         self.unflushed() + self.flushing.load(Ordering::Relaxed)
     }
 
-    /// Whether memtables, with what was left in the log, hold as much as may come together before a flush.
+    /// Whether memtables hold as much as may come together before a flush.
     pub fn is_due(&self) -> bool {
-        let left = self.left_in_log.load(Ordering::Relaxed);
-        self.unflushed() + left >= self.base.options.memtable_bytes()
+        self.unflushed() >= self.base.options.memtable_bytes()
     }
 
     /// Whether memtables hold as much as they may, with those that are being flushed.
@@ -47,7 +42,6 @@ impl Flushes {
     /// What memtables hold is being flushed from now on. Gives how much that is.
     pub(super) fn move_to_flush(&self) -> u64 {
         let bytes = self.unflushed.swap(0, Ordering::Relaxed);
-        self.flushing_left.store(self.left_in_log.swap(0, Ordering::Relaxed), Ordering::Relaxed);
         let before = self.flushing.swap(bytes, Ordering::Relaxed);
         must!(before == 0, "a flush has begun while {before} bytes of another are being written");
         self.pace.begin(Instant::now());
@@ -59,9 +53,7 @@ impl Flushes {
         let flushing = self.flushing.swap(0, Ordering::Relaxed);
         must!(flushing == bytes, "the flush that is over is the one that was begun");
         self.pace.end(Instant::now(), written.then_some(bytes));
-        let left = self.flushing_left.swap(0, Ordering::Relaxed);
         if !written {
-            self.note_left_in_log(left);
             self.note_written(bytes);
         }
     }

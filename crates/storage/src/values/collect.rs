@@ -82,10 +82,10 @@ impl Core {
     /// Looks what of a file is wanted. Where it is little, that is copied, and the file is given up.
     fn collect_file(&self, number: u32) -> Result<()> {
         let values = self.base.db.values();
-        let (end, noted) = values.about(number);
+        let (end, size, noted) = values.about(number);
         let wanted = self.wanted_of_file(number, end)?;
         let bytes: u64 = wanted.iter().map(|(_, reference)| u64::from(reference.length)).sum();
-        if bytes * 2 >= end {
+        if bytes * 2 >= size {
             let ident = |key: &[u8]| key.first_chunk().map_or(0, |ident| u32::from_be_bytes(*ident));
             let mut by_ident = BTreeMap::<u32, u64>::new();
             for (key, reference) in &wanted {

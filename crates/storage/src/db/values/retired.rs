@@ -23,24 +23,42 @@ impl Values {
     /// The file of which least is wanted, and little, as far as is known, or one in doubt, whose segment the log does not have any more: it begins
     /// behind it.
     pub fn little_wanted(&self, log_begins: u64) -> Option<u32> {
+        let is_gone = |row: &FileRow| row.segment < log_begins;
+        self.measure(is_gone);
         let mut state = self.state.lock();
         let now = Instant::now();
-        let is_gone = |row: &FileRow| row.segment < log_begins;
         if state.current.and_then(|current| state.files.get(&current)).is_some_and(is_gone) {
             state.current = None;
         }
         let little = |row: &FileRow| {
             let is_due = row.not_before.is_none_or(|then| then <= now);
-            is_gone(row) && is_due && (row.in_doubt || row.wanted() * 2 < row.end)
+            let bytes = row.bytes.unwrap_or(row.end);
+            is_gone(row) && is_due && (row.in_doubt || row.wanted() * 2 < bytes)
         };
         let current = state.current;
         let others = state.files.iter().filter(|(number, row)| Some(**number) != current && little(row));
         others.min_by_key(|(_, row)| row.wanted()).map(|(number, _)| *number)
     }
 
-    /// Up to where something may refer to a file, and how much has been noted as wanted no more.
-    pub fn about(&self, number: u32) -> (u64, u64) {
-        self.state.lock().files.get(&number).map_or((0, 0), |row| (row.end, row.noted))
+    /// Asks for the sizes of files that do not grow any more.
+    fn measure(&self, done: impl Fn(&FileRow) -> bool) {
+        let unknown: Vec<u32> = {
+            let state = self.state.lock();
+            let unknown = state.files.iter().filter(|(_, row)| row.bytes.is_none() && done(row));
+            unknown.map(|(number, _)| *number).collect()
+        };
+        for number in unknown {
+            let bytes = std::fs::metadata(self.path(number)).map_or(0, |about| about.len());
+            if let Some(row) = self.state.lock().files.get_mut(&number) {
+                row.bytes = Some(bytes.max(row.end));
+            }
+        }
+    }
+
+    /// Up to where something may refer to a file, how large it is, and how much has been noted as wanted no more.
+    pub fn about(&self, number: u32) -> (u64, u64, u64) {
+        let state = self.state.lock();
+        state.files.get(&number).map_or((0, 0, 0), |row| (row.end, row.bytes.unwrap_or(row.end), row.noted))
     }
 
     /// A file cannot be collected: others are, before it is tried again.

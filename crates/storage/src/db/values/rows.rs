@@ -27,6 +27,8 @@ pub(super) struct FileRow {
     wanted: SmallVec<[(u32, u64); 1]>,
     /// Bytes that have been noted as wanted no more since the database was opened.
     pub noted: u64,
+    /// Size of the file, once the log is done with it.
+    pub bytes: Option<u64>,
     /// Less may be wanted than is thought.
     pub in_doubt: bool,
     /// It could not be collected, and is not tried again before.

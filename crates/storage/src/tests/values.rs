@@ -2,6 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use rand::{Rng, RngExt, SeedableRng, rngs::StdRng};
 use sheaf_bson::{Binary, DocBuf, RawDoc, Value, doc};
@@ -11,7 +14,7 @@ use super::support::*;
 use crate::db::Cf;
 use crate::db::values::Reference;
 use crate::keys::full_key;
-use crate::{Direction, Engine, Options, Range, View, Write};
+use crate::{Direction, Engine, HookPoint, Options, Range, View, Write};
 
 /// A document that compression does not make smaller.
 fn large(id: i32, bytes: usize, random: &mut StdRng) -> DocBuf {
@@ -309,4 +312,40 @@ fn a_capped_collection_lets_go_of_whole_files() {
     assert_eq!(cursor.doc(), RawDoc::new(last.as_bytes()));
     drop((cursor, view, engine));
     assert_valid(&Engine::open(small_log(dir.path())).unwrap(), C);
+}
+
+#[test]
+fn writers_are_not_further_ahead_of_the_disk_than_with_small_documents() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = Engine::open(options(dir.path())).unwrap();
+    create(&engine, C, doc! {});
+    let held = Arc::new(AtomicBool::new(true));
+    let hook = {
+        let held = held.clone();
+        move || {
+            while held.load(Ordering::Acquire) {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            Ok(())
+        }
+    };
+    engine.set_hook(HookPoint::Flush, Some(Arc::new(hook)));
+    let memory = engine.core().base.options.memtable_bytes();
+    let left = || engine.core().base.db.values().figures()[0];
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            let mut random = StdRng::seed_from_u64(9);
+            while left() < 5 * memory {
+                insert(&engine, C, &large(random.random(), 64 << 10, &mut random)).unwrap();
+            }
+        });
+        // Up to there it is let, and there it waits.
+        while left() < 2 * memory - (128 << 10) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        std::thread::sleep(Duration::from_millis(200));
+        assert!(left() <= 2 * memory, "{} bytes were left in the log", left());
+        held.store(false, Ordering::Release);
+        writer.join().unwrap();
+    });
 }

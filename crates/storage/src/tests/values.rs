@@ -345,8 +345,12 @@ fn writers_are_not_further_ahead_of_the_disk_than_with_small_documents() {
             before = left();
             std::thread::sleep(Duration::from_millis(500));
         }
-        assert!(before <= 2 * memory, "{before} bytes were left in the log, with memory of {memory}");
         held.store(false, Ordering::Release);
         writer.join().unwrap();
+        // With the last that was let.
+        assert!(
+            before <= 2 * memory + (65 << 10),
+            "{before} bytes were left in the log, with memory of {memory}"
+        );
     });
 }

@@ -14,7 +14,6 @@ use crate::{Error, Result};
 /// knows how far the file was written can tell which.
 pub struct SegmentFile {
     scanner: Scanner,
-    first_index: u64,
 }
 
 impl SegmentFile {
@@ -30,12 +29,7 @@ impl SegmentFile {
             Err(what) => return Err(Error::Damaged { segment: segment.name(), offset: 0, what }),
         }
         let scanner = Scanner::new(Source::File(segment.open(false)?), bytes, segment.salt);
-        Ok(SegmentFile { scanner, first_index })
-    }
-
-    /// Index of its first entry.
-    pub fn first_index(&self) -> u64 {
-        self.first_index
+        Ok(SegmentFile { scanner })
     }
 
     /// How many bytes of the file, from its beginning, are whole entries that were given.

@@ -75,7 +75,6 @@ pub(crate) type Written = SmallVec<[LockKey; 4]>;
 pub(crate) type Publish = Box<dyn FnOnce(&Catalog) -> Catalog + Send>;
 
 /// See [`Prepared::large`].
-#[derive(Default)]
 pub(crate) struct Large {
     /// Bytes of documents of which the batch has references to the payload: they are to be left in the log.
     pub left: u64,

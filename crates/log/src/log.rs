@@ -453,14 +453,15 @@ impl Log {
 
     /// `step` is called before each file is synced.
     pub(crate) fn sync_in_steps(&self, step: &mut dyn FnMut()) -> Result<u64> {
-        let (files, folder, folder_synced, index, cuts) = {
+        let (files, folder, folder_synced, index, bytes, cuts) = {
             let writer = lock(&self.writer);
             if self.shared.failed.load(Ordering::Acquire) {
                 return Err(Error::Failed);
             }
             let cuts = self.shared.cuts.load(Ordering::Acquire);
             let files = writer.unsynced.clone();
-            (files, writer.folder_changes, writer.folder_synced, writer.last.index, cuts)
+            let bytes = self.shared.append_bytes.load(Ordering::Relaxed);
+            (files, writer.folder_changes, writer.folder_synced, writer.last.index, bytes, cuts)
         };
         let started = Instant::now();
         let mut result = if folder > folder_synced { sync_dir(&self.dir) } else { Ok(()) };
@@ -473,6 +474,7 @@ impl Log {
             return Err(error);
         }
         self.shared.syncs.fetch_add(1, Ordering::Relaxed);
+        self.shared.synced_bytes.fetch_max(bytes, Ordering::Relaxed);
         self.shared.files_synced.fetch_add(files.len() as u64, Ordering::Relaxed);
         self.shared.sync_micros.fetch_add(started.elapsed().as_micros() as u64, Ordering::Relaxed);
         let mut writer = lock(&self.writer);
@@ -501,6 +503,13 @@ impl Log {
     /// Index up to which the log is durable.
     pub fn durable_index(&self) -> u64 {
         self.shared.durable_index.load(Ordering::Acquire)
+    }
+
+    /// Bytes that were appended and that no sync has covered yet.
+    pub fn unsynced_bytes(&self) -> u64 {
+        // In this order: appends go on meanwhile.
+        let synced = self.shared.synced_bytes.load(Ordering::Relaxed);
+        self.shared.append_bytes.load(Ordering::Relaxed).saturating_sub(synced)
     }
 
     /// Whether writes are refused for good.

@@ -26,6 +26,8 @@ pub(crate) struct Shared {
     pub sync_micros: AtomicU64,
     pub appends: AtomicU64,
     pub append_bytes: AtomicU64,
+    /// How many of these the last sync has covered.
+    pub synced_bytes: AtomicU64,
     pub read_bytes: AtomicU64,
 }
 
@@ -44,6 +46,7 @@ impl Shared {
             sync_micros: AtomicU64::new(0),
             appends: AtomicU64::new(0),
             append_bytes: AtomicU64::new(0),
+            synced_bytes: AtomicU64::new(0),
             read_bytes: AtomicU64::new(0),
         }
     }

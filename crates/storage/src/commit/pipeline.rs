@@ -167,7 +167,7 @@ impl Core {
             );
             self.durability.appended();
             let left = self.place_values(log, group, place);
-            self.flushes.note_written(left);
+            self.flushes.note_left(left);
         }
         Ok(times)
     }

@@ -48,6 +48,8 @@ pub(crate) struct Flushes {
     flushing_to: Mutex<{ rank::LEAF }, Option<OpTime>>,
     /// Bytes of batches since the last flush began.
     unflushed: AtomicU64,
+    /// Bytes of documents that commits have left in the log since then.
+    left: AtomicU64,
     /// The same of what a flush is writing: it is in memory until it is on disk.
     flushing: AtomicU64,
     pace: Pace,
@@ -78,6 +80,7 @@ impl Flushes {
             flushed: Mutex::new(flushed),
             flushing_to: Mutex::default(),
             unflushed: AtomicU64::new(0),
+            left: AtomicU64::new(0),
             flushing: AtomicU64::new(0),
             pace: Pace::default(),
             file_key_bytes: AtomicU64::new(base.db.file_key_bytes()),

@@ -13,10 +13,14 @@ use crate::critical::must;
 const FOLLOWER_PATIENCE: Duration = Duration::from_millis(100);
 
 impl Flushes {
-    /// A batch of this size is in memtables, with the documents that it leaves in the log: a start has to apply them as well, and who writes is not to
-    /// be further ahead of the disk for it.
+    /// A batch of this size is in memtables.
     pub fn note_written(&self, bytes: u64) {
         self.unflushed.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Documents of so many bytes were left in the log: no memory is taken, but a start has to go through them.
+    pub fn note_left(&self, bytes: u64) {
+        self.left.fetch_add(bytes, Ordering::Relaxed);
     }
 
     /// Bytes of batches since the last flush began.
@@ -29,9 +33,9 @@ impl Flushes {
         self.unflushed() + self.flushing.load(Ordering::Relaxed)
     }
 
-    /// Whether memtables hold as much as may come together before a flush.
+    /// Whether as much as may come together before a flush is in memtables, or only in the log.
     pub fn is_due(&self) -> bool {
-        self.unflushed() >= self.base.options.memtable_bytes()
+        self.unflushed() + self.left.load(Ordering::Relaxed) >= self.base.options.memtable_bytes()
     }
 
     /// Whether memtables hold as much as they may, with those that are being flushed.
@@ -42,6 +46,7 @@ impl Flushes {
     /// What memtables hold is being flushed from now on. Gives how much that is.
     pub(super) fn move_to_flush(&self) -> u64 {
         let bytes = self.unflushed.swap(0, Ordering::Relaxed);
+        self.left.store(0, Ordering::Relaxed);
         let before = self.flushing.swap(bytes, Ordering::Relaxed);
         must!(before == 0, "a flush has begun while {before} bytes of another are being written");
         self.pace.begin(Instant::now());
@@ -106,6 +111,7 @@ impl Core {
         if frees {
             return Ok(());
         }
+        self.wait_for_disk()?;
         if !flushes.is_crowded() {
             return flushes.pause().map_or(Ok(()), |pause| self.slow_down(pause));
         }
@@ -119,6 +125,24 @@ impl Core {
                 flushes.room_made.wait_for(&mut flushes.room.lock(), Duration::from_millis(20));
             }
         });
+        outcome
+    }
+
+    /// Waits until the log is on disk far enough; see [`crate::durability`].
+    ///
+    /// Errors: what ends the operation.
+    fn wait_for_disk(&self) -> Result<()> {
+        let durability = &self.durability;
+        let waits = || durability.is_far_ahead() && self.may_wait_for_disk();
+        let mut outcome = Ok(());
+        if waits() {
+            (self.base.options.block)(&mut || {
+                while waits() && outcome.is_ok() {
+                    durability.rest_until_synced(Duration::from_millis(20));
+                    outcome = sheaf_meter::check();
+                }
+            });
+        }
         outcome
     }
 
@@ -143,11 +167,13 @@ impl Core {
     }
 
     fn lacks_memory(&self) -> bool {
-        self.flushes.is_crowded()
-            && !self.durability.is_failed()
-            // The commit of a primary that has lost its office would be refused anyway.
-            && self.base.leads()
-            && self.flushes.signals.works()
+        self.flushes.is_crowded() && self.may_wait_for_disk()
+    }
+
+    /// Whether anything comes of waiting.
+    fn may_wait_for_disk(&self) -> bool {
+        // The commit of a primary that has lost its office would be refused anyway.
+        !self.durability.is_failed() && self.base.leads() && self.flushes.signals.works()
     }
 
     /// After a failed write: what is in the log, and is not in memtables, a restart will apply. If one is to come, nobody

@@ -2,12 +2,14 @@
 //! and RocksDB alone.
 
 use std::fs::File;
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::time::Instant;
 
 use rocksdb::{Cache, DB, DBCompressionType, Options, WriteBatch, WriteOptions};
 use sheaf_bson::{DocBuf, Value, doc};
 
+use crate::client::Client;
 use crate::process::{Server, processor_seconds};
 use crate::{Settings, table};
 
@@ -92,7 +94,7 @@ pub(crate) fn run(settings: &Settings) -> io::Result<()> {
 
     let our_ran = server.serving_seconds()? - served_before;
 
-    let (mut raw_read, mut our_read) = (f64::MAX, f64::MAX);
+    let (mut raw_read, mut our_read, mut loop_read) = (f64::MAX, f64::MAX, f64::MAX);
     let mut sink = Vec::new();
     for _ in 0..3 {
         let began = Instant::now();
@@ -110,6 +112,7 @@ pub(crate) fn run(settings: &Settings) -> io::Result<()> {
         let (count, read) = client.drain(&find, "bulk", BATCH as i32)?;
         assert_eq!((count, read), (batches * BATCH, bytes), "the server lost something");
         our_read = our_read.min(began.elapsed().as_secs_f64());
+        loop_read = loop_read.min(loopback(bytes / batches, batches)?);
     }
     let rate = |seconds: f64| bytes as f64 / seconds / 1e6;
     let row = |what: &str, raw: f64, ours: f64| {
@@ -127,8 +130,45 @@ pub(crate) fn run(settings: &Settings) -> io::Result<()> {
         // What it takes where no other program is in the way: the thread that writes, and those that serve.
         row("write, processor time", raw_ran, our_ran),
         row("read back", raw_read, our_read),
+        row("read back, against the loopback alone", loop_read, our_read),
     ];
     println!("{} documents of 16 KB, {} MB, one client, w:1.\n", batches * BATCH, bytes / 1_000_000);
     table(&["batches of 256", "raw MB/s", "Sheaf MB/s", "of raw", "aim"], &rows);
+    Ok(())
+}
+
+/// What it takes to ask so many times for a reply of this length, 100 bytes at least, that somebody has ready, on a connection like the server's.
+fn loopback(reply: usize, times: usize) -> io::Result<f64> {
+    let listener = TcpListener::bind(("127.0.0.1", 0))?;
+    let port = listener.local_addr()?.port();
+    let message = {
+        let mut bytes = vec![0x20; reply];
+        bytes[..4].copy_from_slice(&(reply as i32).to_le_bytes());
+        bytes
+    };
+    std::thread::scope(|scope| {
+        let answers = scope.spawn(|| answer_all(&listener, &message));
+        let mut client = Client::bare(port)?;
+        let began = Instant::now();
+        for _ in 0..times {
+            client.send(&message[..REQUEST])?;
+        }
+        let took = began.elapsed().as_secs_f64();
+        drop(client);
+        answers.join().map_err(|_| io::Error::other("the thread that answers has ended"))??;
+        Ok(took)
+    })
+}
+
+/// Bytes of what is asked with.
+const REQUEST: usize = 100;
+
+fn answer_all(listener: &TcpListener, message: &[u8]) -> io::Result<()> {
+    let (mut stream, _): (TcpStream, _) = listener.accept()?;
+    stream.set_nodelay(true)?;
+    let mut request = [0; REQUEST];
+    while stream.read_exact(&mut request).is_ok() {
+        stream.write_all(message)?;
+    }
     Ok(())
 }

@@ -45,11 +45,16 @@ fn close(mut bytes: Vec<u8>) -> Vec<u8> {
 
 impl Client {
     pub fn connect(port: u16) -> io::Result<Client> {
-        let stream = TcpStream::connect(("127.0.0.1", port))?;
-        stream.set_nodelay(true)?;
-        let mut client = Client { stream, reply: Vec::new() };
+        let mut client = Client::bare(port)?;
         client.call(&doc! { "hello": 1, "$db": "admin" })?;
         Ok(client)
+    }
+
+    /// A connection to what need not be a server.
+    pub fn bare(port: u16) -> io::Result<Client> {
+        let stream = TcpStream::connect(("127.0.0.1", port))?;
+        stream.set_nodelay(true)?;
+        Ok(Client { stream, reply: Vec::new() })
     }
 
     /// Sends a prepared message; the reply's document.

@@ -125,8 +125,13 @@ pub(crate) fn processor_seconds(task: &Path) -> io::Result<f64> {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        // By its own way out where that is open: what counts its instructions writes down what it has counted at the end only.
+        if let Ok(None) = self.child.try_wait()
+            && self.shut_down().is_err()
+        {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
     }
 }
 

@@ -58,10 +58,11 @@ pub(crate) fn run(settings: &Settings) -> io::Result<()> {
     let batch = messages[0].len();
     let gigabytes = if settings.quick { 1 } else { settings.gigabytes.max(1) as usize };
     let batches = (gigabytes << 30).div_ceil(batch);
-    // Half of the raw side comes before and half after, in case the disk grows tired.
-    let before = raw(&messages, batches.div_ceil(2))?;
-    let ours = sheaf(settings, &messages, batches)?;
-    let after = raw(&messages, batches.div_ceil(2))?;
+    // Half of the raw side comes before and half after, in case the disk grows tired. What each has written stays until the end: memory that is
+    // free again is there at once for who comes next, and memory that a virtual machine has yet to be given costs several times a copy.
+    let (before, _kept_before) = raw(&messages, batches.div_ceil(2))?;
+    let (ours, _kept_ours) = sheaf(settings, &messages, batches)?;
+    let (after, _kept_after) = raw(&messages, batches.div_ceil(2))?;
     let floor = (before.bytes + after.bytes) as f64 / 1e6 / (before.took + after.took).as_secs_f64();
     let row = |what: &str, run: &Run, aim: &str| {
         let stall = run.stall().as_secs_f64() * 1000.0;
@@ -129,18 +130,20 @@ fn sustained<W: FnMut(usize) -> io::Result<()>>(
     Ok(Run { bytes: batches * bytes, took, done })
 }
 
-fn sheaf(settings: &Settings, messages: &[Vec<u8>], batches: usize) -> io::Result<Run> {
+fn sheaf(settings: &Settings, messages: &[Vec<u8>], batches: usize) -> io::Result<(Run, Server)> {
     let server = Server::start(settings)?;
-    sustained(batches, messages[0].len(), || {
+    let run = sustained(batches, messages[0].len(), || {
         let mut client = server.connect()?;
         Ok(move |number: usize| client.checked(&messages[number]).map(drop))
-    })
+    })?;
+    Ok((run, server))
 }
 
 /// The same bytes at the end of one file, which the writers share; the last sync counts.
-fn raw(messages: &[Vec<u8>], batches: usize) -> io::Result<Run> {
+fn raw(messages: &[Vec<u8>], batches: usize) -> io::Result<(Run, File)> {
     let file = tempfile::tempfile()?;
     let (syncing, stop): (File, AtomicBool) = (file.try_clone()?, AtomicBool::new(false));
+    let kept = file.try_clone()?;
     let file = Mutex::new(file);
     std::thread::scope(|scope| {
         let syncs = scope.spawn(|| -> io::Result<()> {
@@ -159,6 +162,6 @@ fn raw(messages: &[Vec<u8>], batches: usize) -> io::Result<Run> {
         });
         stop.store(true, Ordering::Relaxed);
         syncs.join().map_err(|_| io::Error::other("the syncing thread panicked"))??;
-        run.map(|run| Run { took: began.elapsed(), ..run })
+        run.map(|run| (Run { took: began.elapsed(), ..run }, kept))
     })
 }

@@ -33,6 +33,7 @@ mod lock;
 mod log;
 mod marks;
 mod position;
+mod rate;
 mod reader;
 mod recover;
 mod segment;

@@ -474,7 +474,9 @@ impl Log {
             return Err(error);
         }
         self.shared.syncs.fetch_add(1, Ordering::Relaxed);
-        self.shared.synced_bytes.fetch_max(bytes, Ordering::Relaxed);
+        // Where two sync at a time, each tells of what the other has not.
+        let before = self.shared.synced_bytes.fetch_max(bytes, Ordering::Relaxed);
+        self.shared.rate.note(bytes.saturating_sub(before), started.elapsed());
         self.shared.files_synced.fetch_add(files.len() as u64, Ordering::Relaxed);
         self.shared.sync_micros.fetch_add(started.elapsed().as_micros() as u64, Ordering::Relaxed);
         let mut writer = lock(&self.writer);
@@ -510,6 +512,11 @@ impl Log {
         // In this order: appends go on meanwhile.
         let synced = self.shared.synced_bytes.load(Ordering::Relaxed);
         self.shared.append_bytes.load(Ordering::Relaxed).saturating_sub(synced)
+    }
+
+    /// How many bytes a sync writes in so long, as the last ones have shown; `None` where none has been large enough.
+    pub fn synced_in(&self, time: Duration) -> Option<u64> {
+        self.shared.rate.bytes_in(time)
     }
 
     /// Whether writes are refused for good.

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::entry::{HEADER_LEN, Header};
 use crate::files::ReadFiles;
 use crate::lock::lock;
+use crate::rate::Rate;
 use crate::segment::{SEGMENT_HEADER_LEN, Segment};
 use crate::{Error, Result};
 
@@ -28,6 +29,7 @@ pub(crate) struct Shared {
     pub append_bytes: AtomicU64,
     /// How many of these the last sync has covered.
     pub synced_bytes: AtomicU64,
+    pub rate: Rate,
     pub read_bytes: AtomicU64,
 }
 
@@ -47,6 +49,7 @@ impl Shared {
             appends: AtomicU64::new(0),
             append_bytes: AtomicU64::new(0),
             synced_bytes: AtomicU64::new(0),
+            rate: Rate::default(),
             read_bytes: AtomicU64::new(0),
         }
     }

@@ -299,6 +299,8 @@ fn a_sync_does_not_rely_on_one_that_has_not_ended() {
     for _ in 0..6 {
         log.append(1, 1, &[&[1; 100]]).unwrap();
     }
+    let appended = log.stats().append_bytes;
+    assert!(appended > 600 && log.unsynced_bytes() == appended, "over all segments");
     let mut both = Vec::new();
     let mut first = 0;
     log.sync_in_steps(&mut || {
@@ -311,9 +313,12 @@ fn a_sync_does_not_rely_on_one_that_has_not_ended() {
     .unwrap();
     assert_eq!(first, segment_files(dir.path()).len());
     assert_eq!(both, vec![0; first], "every file is synced before anything counts as durable");
+    assert_eq!(log.unsynced_bytes(), 0);
     let mut later = 0;
     log.sync_in_steps(&mut || later += 1).unwrap();
     assert_eq!(later, 1, "what is synced need not be synced again");
+    log.append(1, 1, &[&[1; 100]]).unwrap();
+    assert_eq!(log.unsynced_bytes(), log.stats().append_bytes - appended);
 }
 
 #[test]

@@ -36,7 +36,7 @@ impl Core {
         let mut to = from.clone();
         to[PREFIX] = generation + 1;
         self.drain_range(index, &from, &to, &|batch| {
-            self.wait_for_room(false)?;
+            self.wait_for_memory(false)?;
             interrupt()?;
             build.turn().write(|| self.write_unlogged(batch))
         })

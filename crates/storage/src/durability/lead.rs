@@ -2,67 +2,58 @@
 //!
 //! Who writes with `w: 1` does not wait for the disk, so what it writes comes together in the system's page cache. That must not become more than
 //! the disk writes within a moment: the next write with `j: true`, a flush and the server's end wait for all of it, and the system itself holds a
-//! writer up for seconds when it finds that too much is unwritten.
+//! writer up for seconds when it finds that too much is unwritten. Whoever has been let in appends what it has in hand; so there may be that much
+//! more, from each. Members that follow are not held.
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
+
+use super::Durability;
 
 /// Writers may be ahead of the disk by what it writes in so long...
 const AHEAD: Duration = Duration::from_millis(250);
 
-/// ...but by so much at least, and not by more.
+/// ...but by so much at least, and by no more than this or two generations of memtables.
 const LEAST: u64 = 16 << 20;
 const MOST: u64 = 256 << 20;
 
-/// Smaller syncs tell nothing of the disk's rate.
-const TELLING_BYTES: u64 = 4 << 20;
+/// As long as the disk's rate is not known.
+const AT_FIRST: u64 = 64 << 20;
 
-/// Bytes a second that syncs have written, averaged over the last ones; 0 before the first that tells.
-#[derive(Default)]
-pub(super) struct Lead(AtomicU64);
+/// The sync thread is asked to sync when this part of it has come together.
+const ASKED_AT: u64 = 4;
 
-impl Lead {
-    /// A sync of so many bytes took so long.
-    pub fn note(&self, bytes: u64, took: Duration) {
-        if bytes < TELLING_BYTES {
-            return;
+/// The sync thread begins within this.
+const BEGINS: Duration = Duration::from_millis(1);
+
+impl Durability {
+    /// Whether writers are as far ahead of the disk as they may be. Long before that the sync thread is asked to sync.
+    pub fn is_far_ahead(&self) -> bool {
+        let Some(log) = self.log() else { return false };
+        let ahead = log.unsynced_bytes();
+        if ahead < LEAST / ASKED_AT {
+            return false;
         }
-        let this = (bytes as f64 / took.as_secs_f64().max(1e-6)) as u64;
-        let before = self.0.load(Ordering::Relaxed);
-        // Whoever syncs does so alone, so nothing is lost between these.
-        self.0.store(if before == 0 { this } else { before / 4 * 3 + this / 4 }.max(1), Ordering::Relaxed);
+        let most = MOST.min(self.base.options.memtable_bytes() * 2);
+        let most = log.synced_in(AHEAD).unwrap_or(AT_FIRST).min(most).max(LEAST);
+        if ahead >= most / ASKED_AT {
+            self.ask_for_sync();
+        }
+        ahead >= most
     }
 
-    /// By how many bytes writers may be ahead.
-    pub fn most(&self) -> u64 {
-        match self.0.load(Ordering::Relaxed) {
-            0 => MOST / 4,
-            rate => ((rate as f64 * AHEAD.as_secs_f64()) as u64).clamp(LEAST, MOST),
-        }
+    /// Whether a sync was asked for that has not begun.
+    #[cfg(test)]
+    pub fn is_wanted(&self) -> bool {
+        self.wanted.load(std::sync::atomic::Ordering::Acquire)
     }
-}
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_slow_disk_is_not_left_far_behind() {
-        let lead = Lead::default();
-        assert_eq!(lead.most(), 64 << 20, "nothing is known yet");
-        lead.note(1 << 20, Duration::from_secs(10));
-        assert_eq!(lead.most(), 64 << 20, "a small sync tells nothing");
-        // 400 MB a second.
-        lead.note(40 << 20, Duration::from_millis(100));
-        assert_eq!(lead.most(), 100 << 20);
-        // 20 MB a second, from now on.
-        for _ in 0..20 {
-            lead.note(10 << 20, Duration::from_millis(500));
+    /// Waits for the end of a sync, though not long.
+    pub fn rest_until_synced(&self, patience: Duration) {
+        let mut state = self.state.lock();
+        if !state.stop {
+            // One that was asked for begins at once.
+            let patience = if state.syncing { patience } else { BEGINS.min(patience) };
+            self.synced.wait_for(&mut state, patience);
         }
-        assert_eq!(lead.most(), LEAST);
-        for _ in 0..20 {
-            lead.note(64 << 20, Duration::from_nanos(1));
-        }
-        assert_eq!(lead.most(), MOST);
     }
 }

@@ -27,13 +27,9 @@ use crate::options::{Interrupt, OpTime};
 use crate::order::{Condvar, Mutex, rank};
 use ages::{Ages, Old};
 pub(crate) use knowledge::LogKnowledge;
-use lead::Lead;
 pub use log_tail::LogTail;
 pub use pins::LogPin;
 use pins::LogPins;
-
-/// The sync thread is asked to sync when this part of what may be ahead of the disk has come together.
-const ASKED_AT: u64 = 4;
 
 type Done = Box<dyn FnOnce(Result<()>) + Send>;
 
@@ -80,8 +76,6 @@ pub(crate) struct Durability {
     /// Wakes blocking waiters after each sync.
     synced: Condvar,
     unsynced: AtomicBool,
-    /// How quick the disk is, and so how far writers may be ahead of it.
-    lead: Lead,
     /// Another member waits for the next sync.
     wanted: AtomicBool,
     /// Where there is no log: the index up to which RocksDB's files hold everything.
@@ -115,7 +109,6 @@ impl Durability {
             work: Condvar::new(),
             synced: Condvar::new(),
             unsynced: AtomicBool::new(false),
-            lead: Lead::default(),
             wanted: AtomicBool::new(false),
             in_files: AtomicU64::new(in_files.index),
             awaiting_sync: Mutex::default(),
@@ -244,9 +237,7 @@ impl Durability {
         self.unsynced.store(false, Ordering::Release);
         self.wanted.store(false, Ordering::Release);
         let hooked = self.base.hooks.call(HookPoint::Sync).map_err(|error| error.to_string());
-        let (began, bytes) = (Instant::now(), log.unsynced_bytes());
         let synced = hooked.and_then(|()| log.sync().map_err(|error| error.to_string()));
-        self.lead.note(bytes, began.elapsed());
         let result = synced.map(|_| ()).map_err(|error| {
             self.fail(&error);
             Error::new(Code::LOG_WRITE_FAILED, error)
@@ -264,24 +255,6 @@ impl Durability {
         if !self.wanted.swap(true, Ordering::AcqRel) {
             let _state = self.state.lock();
             self.work.notify_one();
-        }
-    }
-
-    /// Whether writers are as far ahead of the disk as they may be. Long before that the sync thread is asked to sync.
-    pub fn is_far_ahead(&self) -> bool {
-        let Some(log) = self.log() else { return false };
-        let (ahead, most) = (log.unsynced_bytes(), self.lead.most());
-        if ahead >= most / ASKED_AT {
-            self.ask_for_sync();
-        }
-        ahead >= most
-    }
-
-    /// Waits for the end of a sync, though not long.
-    pub fn rest_until_synced(&self, patience: Duration) {
-        let mut state = self.state.lock();
-        if !state.stop {
-            self.synced.wait_for(&mut state, patience);
         }
     }
 
@@ -390,6 +363,8 @@ impl Durability {
                 waited
             };
             if self.is_failed() {
+                // Who wants a sync now will not have one.
+                self.wanted.store(false, Ordering::Release);
                 let error = self.check_writable().err();
                 self.tell(error.as_ref(), true);
             } else if let Err(error) = self.sync_log(waited) {

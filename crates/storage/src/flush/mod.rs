@@ -50,6 +50,8 @@ pub(crate) struct Flushes {
     unflushed: AtomicU64,
     /// Bytes of documents that commits have left in the log since then.
     left: AtomicU64,
+    /// The same of a flush that is under way.
+    flushing_left: AtomicU64,
     /// The same of what a flush is writing: it is in memory until it is on disk.
     flushing: AtomicU64,
     pace: Pace,
@@ -81,6 +83,7 @@ impl Flushes {
             flushing_to: Mutex::default(),
             unflushed: AtomicU64::new(0),
             left: AtomicU64::new(0),
+            flushing_left: AtomicU64::new(0),
             flushing: AtomicU64::new(0),
             pace: Pace::default(),
             file_key_bytes: AtomicU64::new(base.db.file_key_bytes()),

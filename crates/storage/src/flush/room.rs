@@ -12,15 +12,26 @@ use crate::critical::must;
 /// A member that follows waits no longer than this for a flush before it goes on.
 const FOLLOWER_PATIENCE: Duration = Duration::from_millis(100);
 
+/// So often those who wait look whether they still have to.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
+
+/// So many generations of memtables may be in the log in the documents that are left there, until a flush has ended.
+const IN_LOG: u64 = 8;
+
 impl Flushes {
     /// A batch of this size is in memtables.
     pub fn note_written(&self, bytes: u64) {
         self.unflushed.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Documents of so many bytes were left in the log: no memory is taken, but a start has to go through them.
+    /// Documents of so many bytes were left in the log: they take no memory, but a start has to go through them.
     pub fn note_left(&self, bytes: u64) {
         self.left.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Bytes of documents that are in the log alone, because a flush has not ended since.
+    fn in_log(&self) -> u64 {
+        self.left.load(Ordering::Relaxed) + self.flushing_left.load(Ordering::Relaxed)
     }
 
     /// Bytes of batches since the last flush began.
@@ -38,15 +49,16 @@ impl Flushes {
         self.unflushed() + self.left.load(Ordering::Relaxed) >= self.base.options.memtable_bytes()
     }
 
-    /// Whether memtables hold as much as they may, with those that are being flushed.
+    /// Whether memtables hold as much as they may, with those that are being flushed, or so much is in the log that flushes cannot keep up.
     pub fn is_crowded(&self) -> bool {
-        self.in_memtables() >= self.base.options.memtable_bytes() * 2
+        let memory = self.base.options.memtable_bytes();
+        self.in_memtables() >= memory * 2 || self.in_log() >= memory * IN_LOG
     }
 
     /// What memtables hold is being flushed from now on. Gives how much that is.
     pub(super) fn move_to_flush(&self) -> u64 {
         let bytes = self.unflushed.swap(0, Ordering::Relaxed);
-        self.left.store(0, Ordering::Relaxed);
+        self.flushing_left.store(self.left.swap(0, Ordering::Relaxed), Ordering::Relaxed);
         let before = self.flushing.swap(bytes, Ordering::Relaxed);
         must!(before == 0, "a flush has begun while {before} bytes of another are being written");
         self.pace.begin(Instant::now());
@@ -57,9 +69,11 @@ impl Flushes {
     pub(super) fn flush_over(&self, bytes: u64, written: bool) {
         let flushing = self.flushing.swap(0, Ordering::Relaxed);
         must!(flushing == bytes, "the flush that is over is the one that was begun");
+        let left = self.flushing_left.swap(0, Ordering::Relaxed);
         self.pace.end(Instant::now(), written.then_some(bytes));
         if !written {
             self.note_written(bytes);
+            self.note_left(left);
         }
     }
 
@@ -96,11 +110,21 @@ impl Flushes {
 }
 
 impl Core {
-    /// Writers that are faster than the disk wait here, so that memtables keep to their memory; not those of what `frees`, which is
-    /// little, and may be what a flush waits for.
+    /// Writers that are faster than the disk wait here: so that memtables keep to their memory, and that what is not synced stays little. Not those
+    /// of what `frees`, which is little, and may be what a flush waits for.
     ///
     /// Errors: what ends the operation (killed, `maxTimeMS`, shutdown); `OutOfDiskSpace` if there is no room for a flush.
     pub fn wait_for_room(&self, frees: bool) -> Result<()> {
+        if !frees {
+            self.wait_for_disk()?;
+        }
+        self.wait_for_memory(frees)
+    }
+
+    /// [`Core::wait_for_room`] for what goes into memtables and not into the log.
+    ///
+    /// Errors: the same.
+    pub fn wait_for_memory(&self, frees: bool) -> Result<()> {
         let flushes = &self.flushes;
         if self.base.db.events().is_stopped() {
             return Err(flushes.stopped());
@@ -111,38 +135,44 @@ impl Core {
         if frees {
             return Ok(());
         }
-        self.wait_for_disk()?;
         if !flushes.is_crowded() {
             return flushes.pause().map_or(Ok(()), |pause| self.slow_down(pause));
         }
-        let mut outcome = Ok(());
-        (self.base.options.block)(&mut || {
-            while self.lacks_memory() && outcome.is_ok() {
-                outcome = match flushes.error.lock().clone() {
-                    Some(error) => Err(error),
-                    None => sheaf_meter::check(),
-                };
-                flushes.room_made.wait_for(&mut flushes.room.lock(), Duration::from_millis(20));
-            }
-        });
-        outcome
+        let crowded = || match flushes.error.lock().clone() {
+            Some(error) if flushes.is_crowded() => Err(error),
+            _ => Ok(flushes.is_crowded()),
+        };
+        self.wait_while(crowded, |patience| {
+            flushes.room_made.wait_for(&mut flushes.room.lock(), patience);
+        })
     }
 
-    /// Waits until the log is on disk far enough; see [`crate::durability`].
+    /// Waits until the log is on the disk as far as it should be.
     ///
     /// Errors: what ends the operation.
     fn wait_for_disk(&self) -> Result<()> {
         let durability = &self.durability;
-        let waits = || durability.is_far_ahead() && self.may_wait_for_disk();
-        let mut outcome = Ok(());
-        if waits() {
-            (self.base.options.block)(&mut || {
-                while waits() && outcome.is_ok() {
-                    durability.rest_until_synced(Duration::from_millis(20));
-                    outcome = sheaf_meter::check();
-                }
-            });
+        if durability.is_failed() || !durability.is_far_ahead() {
+            return Ok(());
         }
+        self.wait_while(|| Ok(durability.is_far_ahead()), |patience| durability.rest_until_synced(patience))
+    }
+
+    /// Rests as long as the disk `lags` and anything comes of waiting.
+    fn wait_while(&self, lags: impl Fn() -> Result<bool>, rest: impl Fn(Duration)) -> Result<()> {
+        let mut outcome = Ok(());
+        (self.base.options.block)(&mut || {
+            while outcome.is_ok() && self.may_wait_for_disk() {
+                outcome = match lags() {
+                    Ok(false) => break,
+                    Ok(true) => sheaf_meter::check(),
+                    Err(error) => Err(error),
+                };
+                if outcome.is_ok() {
+                    rest(LOOK_AGAIN);
+                }
+            }
+        });
         outcome
     }
 
@@ -164,10 +194,6 @@ impl Core {
             }
         });
         outcome
-    }
-
-    fn lacks_memory(&self) -> bool {
-        self.flushes.is_crowded() && self.may_wait_for_disk()
     }
 
     /// Whether anything comes of waiting.

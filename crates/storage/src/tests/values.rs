@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::time::{Duration, Instant};
 
 use rand::{Rng, RngExt, SeedableRng, rngs::StdRng};
 use sheaf_bson::{Binary, DocBuf, RawDoc, Value, doc};
-use sheaf_errors::Code;
+use sheaf_errors::{Code, Error, Result};
+use sheaf_meter::{Meter, Process};
 
 use super::support::*;
 use crate::db::Cf;
@@ -314,6 +315,69 @@ fn a_capped_collection_lets_go_of_whole_files() {
     assert_valid(&Engine::open(small_log(dir.path())).unwrap(), C);
 }
 
+/// Inserts large documents until an error comes, which it gives.
+fn insert_until_refused(
+    engine: &Engine,
+    seed: u64,
+    source: impl Fn() -> Result<()> + Send + Sync + 'static,
+) -> Error {
+    let process = Process::new(u64::MAX, u64::MAX);
+    let _entered = sheaf_meter::enter(Meter::new(&process, Arc::new(source)));
+    let mut random = StdRng::seed_from_u64(seed);
+    loop {
+        if let Err(error) = insert(engine, C, &large(random.random(), 64 << 10, &mut random)) {
+            return error;
+        }
+    }
+}
+
+#[test]
+fn who_waits_for_the_disk_can_be_ended_and_goes_when_it_fails() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = Engine::open(options(dir.path())).unwrap();
+    create(&engine, C, doc! {});
+    let state = Arc::new(AtomicU8::new(0));
+    let hook: Hook = {
+        let state = state.clone();
+        Arc::new(move || {
+            while state.load(Ordering::Acquire) == 0 {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            Err(Error::new(Code::LOG_WRITE_FAILED, "the disk is gone"))
+        })
+    };
+    engine.set_hook(HookPoint::Flush, Some(hook.clone()));
+    engine.set_hook(HookPoint::Sync, Some(hook));
+    let core = engine.core();
+    std::thread::scope(|scope| {
+        let killed = Arc::new(AtomicBool::new(false));
+        let source = {
+            let killed = killed.clone();
+            move || match killed.load(Ordering::Acquire) {
+                true => Err(Error::new(Code::INTERRUPTED, "operation was interrupted")),
+                false => Ok(()),
+            }
+        };
+        let writer = scope.spawn(|| insert_until_refused(&engine, 10, source));
+        while !core.durability.is_far_ahead() {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        killed.store(true, Ordering::Release);
+        assert_eq!(writer.join().unwrap().code(), Code::INTERRUPTED);
+
+        let writer = scope.spawn(|| insert_until_refused(&engine, 11, || Ok(())));
+        std::thread::sleep(Duration::from_millis(50));
+        state.store(1, Ordering::Release);
+        assert_eq!(writer.join().unwrap().code(), Code::LOG_WRITE_FAILED);
+    });
+    // Nobody is asked for what will not come.
+    let failed = Instant::now();
+    while core.durability.is_wanted() {
+        assert!(failed.elapsed() < Duration::from_secs(10), "the sync thread goes round in circles");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
 #[test]
 fn writers_are_not_far_ahead_of_the_disk() {
     let dir = tempfile::tempdir().unwrap();
@@ -332,8 +396,9 @@ fn writers_are_not_far_ahead_of_the_disk() {
     // A flush syncs the log once before it comes to its hook.
     engine.set_hook(HookPoint::Sync, Some(hook.clone()));
     engine.set_hook(HookPoint::Flush, Some(hook));
-    // What is taken where the disk's rate is not known.
-    let most = 64 << 20;
+    // Two generations of memtables.
+    let most = engine.core().base.options.memtable_bytes() * 2;
+    assert!(most >= 16 << 20, "{most}");
     let left = || engine.core().base.db.values().figures()[0];
     let ahead = || engine.core().durability.log().unwrap().unsynced_bytes();
     std::thread::scope(|scope| {
@@ -344,15 +409,18 @@ fn writers_are_not_far_ahead_of_the_disk() {
             }
         });
         // It comes to a stand.
-        let mut before = 0;
-        while before == 0 || left() > before {
-            before = left();
-            std::thread::sleep(Duration::from_millis(500));
+        while ahead() < most {
+            assert!(!writer.is_finished(), "a writer was not held");
+            std::thread::sleep(Duration::from_millis(10));
         }
+        std::thread::sleep(Duration::from_millis(300));
         let stood = ahead();
         held.store(false, Ordering::Release);
         writer.join().unwrap();
         // With the last that was let.
-        assert!((most..most + (66 << 10)).contains(&stood), "{stood} bytes were in the log and not on the disk");
+        assert!(
+            (most..most + (66 << 10)).contains(&stood),
+            "{stood} bytes were in the log and not on the disk"
+        );
     });
 }

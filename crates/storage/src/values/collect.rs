@@ -179,7 +179,7 @@ impl Core {
             values.read(reference, &mut bytes)?;
             documents.push(bytes);
         }
-        self.wait_for_room(false)?;
+        self.wait_for_memory(false)?;
         let _still = self.still();
         self.durability.check_writable()?;
         let mut batch = WriteBatch::default();

@@ -120,6 +120,30 @@ ensure_build_tools() {
     ensure_rocksdb
 }
 
+# Has cargo optimise the profile `dist` by the counts that scripts/pgo has taken: sets `guided`, flags of cargo; none, which is said, where
+# there are no counts of this compiler.
+find_counts() {
+    local counts compiler
+    host=$(rustc -vV | sed -n 's/^host: //p')
+    compiler=$(rustc -vV | sed -n 's/^release: //p')-$(rustc -vV | sed -n 's/^commit-hash: \(.\{1,9\}\).*/\1/p')
+    kept_counts=scripts/profiles/dist-$compiler-$host.profdata.gz
+    guided=()
+    if [ ! -f "$kept_counts" ]; then
+        say "without counts: there are none of this compiler, $compiler (scripts/pgo takes them)"
+        return
+    elif [ -n "${RUSTFLAGS:-}${CARGO_ENCODED_RUSTFLAGS:-}" ]; then
+        say "without counts: RUSTFLAGS takes their place"
+        return
+    fi
+    counts=$SHEAF_CACHE/profiles/$(cksum <"$kept_counts" | cut -d ' ' -f 1).profdata
+    if [ ! -f "$counts" ]; then
+        mkdir -p "$SHEAF_CACHE/profiles"
+        gzip -dc "$kept_counts" >"$counts.$$"
+        mv "$counts.$$" "$counts"
+    fi
+    guided=(--config "target.$host.rustflags=[\"-Cprofile-use=$counts\", \"-Cllvm-args=-no-pgo-warn-mismatch\"]")
+}
+
 # Has cargo link the RocksDB that scripts/rocksdb builds. Without it, cargo builds one itself, in half an hour.
 ensure_rocksdb() {
     [ -n "${ROCKSDB_LIB_DIR:-}" ] && return

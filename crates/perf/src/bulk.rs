@@ -146,9 +146,10 @@ fn loopback(reply: usize, times: usize) -> io::Result<f64> {
         bytes[..4].copy_from_slice(&(reply as i32).to_le_bytes());
         bytes
     };
+    // Before anybody accepts it: who waits for it would wait for ever if it failed.
+    let mut client = Client::bare(port)?;
     std::thread::scope(|scope| {
         let answers = scope.spawn(|| answer_all(&listener, &message));
-        let mut client = Client::bare(port)?;
         let began = Instant::now();
         for _ in 0..times {
             client.send(&message[..REQUEST])?;

@@ -20,6 +20,9 @@ pub(crate) fn default_binary() -> PathBuf {
     })
 }
 
+/// A server that was told to end has ended by then.
+const PATIENCE: Duration = Duration::from_secs(30);
+
 /// A running server with its data folder, which goes with it.
 pub(crate) struct Server {
     child: Child,
@@ -67,6 +70,12 @@ impl Server {
         let _ = self.connect()?.call(&doc! { "shutdown": 1, "$db": "admin" });
         self.child.wait()?;
         Ok(began.elapsed())
+    }
+
+    /// Ends the server, and keeps its data for as long as what this gives lives.
+    pub fn into_data(mut self) -> io::Result<tempfile::TempDir> {
+        self.shut_down()?;
+        Ok(std::mem::replace(&mut self.data, tempfile::tempdir()?))
     }
 
     /// Resident memory in bytes.
@@ -126,12 +135,16 @@ pub(crate) fn processor_seconds(task: &Path) -> io::Result<f64> {
 impl Drop for Server {
     fn drop(&mut self) {
         // By its own way out where that is open: what counts its instructions writes down what it has counted at the end only.
-        if let Ok(None) = self.child.try_wait()
-            && self.shut_down().is_err()
-        {
-            let _ = self.child.kill();
-            let _ = self.child.wait();
+        let _ = Command::new("kill").arg(self.child.id().to_string()).stderr(Stdio::null()).status();
+        let asked = Instant::now();
+        while asked.elapsed() < PATIENCE {
+            match self.child.try_wait() {
+                Ok(None) => sleep(Duration::from_millis(1)),
+                _ => return,
+            }
         }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use sheaf_bson::{DocBuf, Value, doc};
+use tempfile::TempDir;
 
 use crate::bulk::{BATCH, payload};
 use crate::client::message_with;
@@ -130,16 +131,21 @@ fn sustained<W: FnMut(usize) -> io::Result<()>>(
     Ok(Run { bytes: batches * bytes, took, done })
 }
 
-fn sheaf(settings: &Settings, messages: &[Vec<u8>], batches: usize) -> io::Result<(Run, Server)> {
+fn sheaf(settings: &Settings, messages: &[Vec<u8>], batches: usize) -> io::Result<(Run, TempDir)> {
     let server = Server::start(settings)?;
+    let began = Instant::now();
     let run = sustained(batches, messages[0].len(), || {
         let mut client = server.connect()?;
         Ok(move |number: usize| client.checked(&messages[number]).map(drop))
     })?;
-    Ok((run, server))
+    // The last bytes are on the disk, as those of the other side.
+    let last = doc! { "insert": "last", "documents": [doc! { "a": 1 }.as_raw()], "writeConcern": doc! { "j": true }.as_raw(), "$db": "perf" };
+    server.connect()?.call(&last)?;
+    let run = Run { took: began.elapsed(), ..run };
+    Ok((run, server.into_data()?))
 }
 
-/// The same bytes at the end of one file, which the writers share; the last sync counts.
+/// The same bytes at the end of one file, which the writers share; the last sync counts on either side.
 fn raw(messages: &[Vec<u8>], batches: usize) -> io::Result<(Run, File)> {
     let file = tempfile::tempfile()?;
     let (syncing, stop): (File, AtomicBool) = (file.try_clone()?, AtomicBool::new(false));
@@ -148,7 +154,7 @@ fn raw(messages: &[Vec<u8>], batches: usize) -> io::Result<(Run, File)> {
     std::thread::scope(|scope| {
         let syncs = scope.spawn(|| -> io::Result<()> {
             while !stop.load(Ordering::Relaxed) {
-                std::thread::sleep(SYNC);
+                std::thread::park_timeout(SYNC);
                 syncing.sync_data()?;
             }
             Ok(())
@@ -161,6 +167,7 @@ fn raw(messages: &[Vec<u8>], batches: usize) -> io::Result<(Run, File)> {
             })
         });
         stop.store(true, Ordering::Relaxed);
+        syncs.thread().unpark();
         syncs.join().map_err(|_| io::Error::other("the syncing thread panicked"))??;
         run.map(|run| (Run { took: began.elapsed(), ..run }, kept))
     })

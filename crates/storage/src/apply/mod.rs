@@ -289,6 +289,10 @@ impl<'a> Applier<'a> {
     /// Writes the batch and shows it, and the catalog that belongs to it.
     fn write(&mut self) -> Result<()> {
         let core = self.core;
+        if !self.steps.is_empty() {
+            // What a prepared transaction holds is read from the database in a moment.
+            self.catch_up()?;
+        }
         let mut applying = (!self.steps.is_empty()).then(|| core.commits.transactions().applying());
         if !self.batch.is_empty() {
             // Nothing of the entry at work, or the last operation of it.

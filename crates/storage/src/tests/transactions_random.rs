@@ -287,24 +287,36 @@ impl World {
     }
 }
 
+fn play(steps: &[Step]) {
+    let mut world = World::new();
+    for step in steps {
+        world.run(step);
+        world.check();
+    }
+    world.follow();
+    assert_valid(world.engine(), C);
+    assert_valid(&world.follower().engine, C);
+    while !world.model.held.is_empty() {
+        world.decide(0, true);
+    }
+    (0..DOCS).for_each(|id| world.write(id));
+    world.check();
+    world.engine().drop_collection(C, GO_ON).unwrap();
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
 
     #[test]
     fn prepared_transactions_are_decided_once_whatever_happens(steps in prop::collection::vec(step(), 1..60)) {
-        let mut world = World::new();
-        for step in &steps {
-            world.run(step);
-            world.check();
-        }
-        world.follow();
-        assert_valid(world.engine(), C);
-        assert_valid(&world.follower().engine, C);
-        while !world.model.held.is_empty() {
-            world.decide(0, true);
-        }
-        (0..DOCS).for_each(|id| world.write(id));
-        world.check();
-        world.engine().drop_collection(C, GO_ON).unwrap();
+        play(&steps);
+    }
+}
+
+/// What a transaction holds is read from the database, where it is written by another thread at a start.
+#[test]
+fn a_start_takes_what_a_prepared_transaction_among_inserts_holds() {
+    for _ in 0..8 {
+        play(&[Step::Write(4), Step::Prepare(0, vec![5, 4]), Step::Write(0), Step::Crash]);
     }
 }

@@ -122,7 +122,7 @@ pub(crate) fn run(settings: &Settings) -> io::Result<()> {
             format!("{:.0}", rate(raw)),
             format!("{:.0}", rate(ours)),
             percent,
-            "60 %".to_owned(),
+            "85 %".to_owned(),
         ]
     };
     let rows = [

@@ -134,6 +134,10 @@ pub(crate) fn processor_seconds(task: &Path) -> io::Result<f64> {
 
 impl Drop for Server {
     fn drop(&mut self) {
+        // One that has ended has no number any more: it may be another process's by now.
+        if !matches!(self.child.try_wait(), Ok(None)) {
+            return;
+        }
         // By its own way out where that is open: what counts its instructions writes down what it has counted at the end only.
         let _ = Command::new("kill").arg(self.child.id().to_string()).stderr(Stdio::null()).status();
         let asked = Instant::now();

@@ -48,12 +48,11 @@ pub(crate) struct Flushes {
     flushing_to: Mutex<{ rank::LEAF }, Option<OpTime>>,
     /// Bytes of batches since the last flush began.
     unflushed: AtomicU64,
-    /// Bytes of documents that commits have left in the log since then.
-    left: AtomicU64,
-    /// The same of a flush that is under way.
-    flushing_left: AtomicU64,
     /// The same of what a flush is writing: it is in memory until it is on disk.
     flushing: AtomicU64,
+    /// Bytes of documents that commits have left in the log since then, and those before a flush that is under way.
+    left: AtomicU64,
+    flushing_left: AtomicU64,
     pace: Pace,
     /// Bytes of the smallest and largest keys of table files, as the last flush has found them.
     file_key_bytes: AtomicU64,

@@ -71,6 +71,21 @@ impl Envelope {
         matches!(&self.body, Body::Raft(message) if message.get_msg_type() == raft::eraftpb::MessageType::MsgAppend)
     }
 
+    /// Index of the last entry that it brings.
+    pub fn last_entry(&self) -> Option<u64> {
+        let Body::Raft(message) = &self.body else { return None };
+        message.entries.last().map(|entry| entry.index)
+    }
+
+    /// How far the sender says that it has a primary's entries.
+    pub fn acknowledged(&self) -> Option<u64> {
+        match &self.body {
+            Body::Progress(report) => Some(report.positions.applied.index),
+            Body::Raft(message) => acknowledges(message).then_some(message.index),
+            _ => None,
+        }
+    }
+
     /// Bytes of the entries that it brings.
     pub fn entry_bytes(&self) -> usize {
         let Body::Raft(message) = &self.body else { return 0 };
@@ -80,14 +95,15 @@ impl Envelope {
 
 /// Whether both acknowledge entries, and the second one all that the first does.
 fn says_more(message: &raft::eraftpb::Message, next: &raft::eraftpb::Message) -> bool {
-    let acknowledges = |message: &raft::eraftpb::Message| {
-        message.get_msg_type() == raft::eraftpb::MessageType::MsgAppendResponse && !message.reject
-    };
     acknowledges(message)
         && acknowledges(next)
         && message.term == next.term
         && message.index <= next.index
         && message.commit <= next.commit
+}
+
+fn acknowledges(message: &raft::eraftpb::Message) -> bool {
+    message.get_msg_type() == raft::eraftpb::MessageType::MsgAppendResponse && !message.reject
 }
 
 /// Whether what the second message appends begins where the first one's ends.

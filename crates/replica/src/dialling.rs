@@ -11,7 +11,8 @@ use sheaf_tls::Wire;
 
 use crate::Replica;
 use crate::errors::Lost;
-use crate::links::{Begun, Connected, Link, TOGETHER};
+use crate::links::{Begun, Connected, Link};
+use crate::outstanding::TOGETHER;
 use crate::protocol::{Hello, MAGIC, put};
 use crate::receiving::{name_own, refuse_own};
 use crate::secured::{self, Secrets};

@@ -180,6 +180,9 @@ impl Replica {
                 }
                 // Data of its own, from a time as a standalone, is no part of another set.
                 let foreign = core.config().is_none() && core.log().last > 0;
+                if let (Some(index), Some(links)) = (envelope.acknowledged(), self.links.get()) {
+                    links.answered(from, index);
+                }
                 if !(foreign && matches!(envelope.body, Body::Config(_))) {
                     core.step(from, envelope);
                 }
@@ -200,16 +203,17 @@ impl Replica {
         });
     }
 
-    /// Performs the core's effects, in order, and wakes the thread that applies units.
+    /// Performs the core's effects, in order, and wakes the thread that applies units if there are more. Those that were there
+    /// before it knows of, or they are somebody's own, who is about to take them.
     pub(super) fn perform(&self, core: &mut Member) {
-        self.perform_effects(core);
-        if !self.units.lock().is_empty() {
+        if self.perform_effects(core) {
             self.units_work.notify_one();
         }
     }
 
-    /// Performs the core's effects, for a thread that applies the units itself.
-    pub(super) fn perform_effects(&self, core: &mut Member) {
+    /// Performs the core's effects, for a thread that applies the units itself. Returns whether there are any.
+    pub(super) fn perform_effects(&self, core: &mut Member) -> bool {
+        let mut brings_units = false;
         for effect in core.poll() {
             match effect {
                 Effect::Send { host, envelope } => {
@@ -218,7 +222,10 @@ impl Replica {
                         links.send(&host, envelope, || core.is_address(&host));
                     }
                 }
-                Effect::Persist(unit) => self.queue_unit(unit),
+                Effect::Persist(unit) => {
+                    self.queue_unit(unit);
+                    brings_units = true;
+                }
                 Effect::CommitPoint(at) => {
                     self.note_commit(at.at_time(core.commit_time()));
                 }
@@ -248,6 +255,7 @@ impl Replica {
         let alone = core.config().is_some_and(|config| config.members.len() == 1);
         self.alone.store(alone, Ordering::Release);
         self.kept.lock().set(core.kept_bytes());
+        brings_units
     }
 
     /// Puts a unit behind those that wait to be applied.

@@ -26,6 +26,7 @@ pub mod initial_sync;
 mod links;
 mod locked;
 pub mod memory;
+mod outstanding;
 pub mod process;
 pub mod protocol;
 pub mod receiving;

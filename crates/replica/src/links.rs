@@ -10,7 +10,7 @@ use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use parking_lot::Mutex;
 use sheaf_auth::link::seal::Sealer;
@@ -21,16 +21,17 @@ use tokio::sync::Notify;
 
 use crate::cover::Cover;
 use crate::memory::Share;
+use crate::outstanding::Outstanding;
 use crate::protocol::{Nonce, put_message};
 
 /// Messages that may wait for a link.
 const WAITING_MAX: usize = 4096;
 
-/// How long entries that nobody waits for are held back, to go out together with more.
-pub const TOGETHER: Duration = Duration::from_millis(1);
-
 /// Links to those who are not in the configuration, at once.
 const STRANGERS_MAX: usize = 8;
+
+/// Entries of so many bytes wait for no others.
+const MUCH_BYTES: usize = 64 << 10;
 
 /// Encoded bytes beyond which messages wait as they are.
 const BUFFER_BYTES: usize = 1 << 20;
@@ -124,10 +125,21 @@ impl Links {
     /// Like [`Links::flush`], for when nobody waits for it: entries for a member that has just been sent some follow a
     /// moment later, all together.
     pub fn flush_soon(&self) {
+        self.flush_due(false);
+    }
+
+    /// Writes what waits, on this thread as far as the sockets take it at once: each change of thread would cost a
+    /// write that waits for a majority more than the message itself. Entries for a member that has some to answer wait for
+    /// that ([`Outstanding`]). Not to be called with the core locked.
+    pub fn flush(&self) {
+        self.flush_due(true);
+    }
+
+    fn flush_due(&self, wanted: bool) {
         let now = Instant::now();
         let mut due = Vec::new();
         self.dirty.lock().retain(|link| {
-            if link.is_due(now) {
+            if link.is_due(wanted, now) {
                 due.push(link.clone());
                 return false;
             }
@@ -141,12 +153,11 @@ impl Links {
         }
     }
 
-    /// Writes what waits, on this thread as far as the sockets take it at once: each change of thread would cost a
-    /// write that waits for a majority more than the message itself. Not to be called with the core locked.
-    pub fn flush(&self) {
-        let dirty = std::mem::take(&mut *self.dirty.lock());
-        for link in dirty {
-            link.flush();
+    /// The member at this address has everything up to this index: what somebody has waited for meanwhile goes out with the next flush.
+    pub fn answered(&self, host: &str, index: u64) {
+        let link = self.links.lock().get(host).cloned();
+        if let Some(link) = link {
+            link.outstanding.lock().answered(index);
         }
     }
 
@@ -232,8 +243,10 @@ pub struct Link {
     pub stranger: AtomicBool,
     waiting: Mutex<Waiting>,
     writer: Mutex<Writer>,
-    /// When entries were last written here.
-    fed: Mutex<Option<Instant>>,
+    /// Entries that are on their way.
+    outstanding: Mutex<Outstanding>,
+    /// Somebody waits for the entries that wait here.
+    wanted: AtomicBool,
     /// What waits is to be written by the link's task, in a moment.
     pub later: AtomicBool,
     pub broken: AtomicBool,
@@ -298,15 +311,19 @@ impl Link {
         self.writer.lock().end();
         self.broken.store(false, Ordering::Release);
         self.waiting.lock().clear();
+        *self.outstanding.lock() = Outstanding::default();
+        self.wanted.store(false, Ordering::Release);
         self.later.store(false, Ordering::Release);
     }
 
-    /// Whether what waits, if anything does, should be written now.
-    fn is_due(&self, now: Instant) -> bool {
+    /// Whether what waits, if anything does, should be written now. `wanted`: somebody waits for it, now and until it is written.
+    fn is_due(&self, wanted: bool, now: Instant) -> bool {
+        let wanted = self.wanted.fetch_or(wanted, Ordering::AcqRel) || wanted;
         let waiting = self.waiting.lock();
         waiting.is_empty()
+            || waiting.bytes >= MUCH_BYTES
             || !waiting.messages.iter().all(Envelope::feeds)
-            || self.fed.lock().is_none_or(|at| now.saturating_duration_since(at) >= TOGETHER)
+            || self.outstanding.lock().lets_go(wanted, now)
     }
 
     /// Writes what waits, unless somebody is at it, who then does it.
@@ -362,11 +379,13 @@ impl Writer {
             self.written,
             self.buffer.len()
         );
+        // Before anything is taken: what is wanted from now on may come too late for this.
+        link.wanted.store(false, Ordering::Release);
+        let (mut last, mut entries) = (None, 0);
         while self.buffer.len() < BUFFER_BYTES {
             let Some(envelope) = link.waiting.lock().take() else { break };
-            if envelope.brings_entries() {
-                *link.fed.lock() = Some(Instant::now());
-            }
+            last = envelope.last_entry().or(last);
+            entries += envelope.entries().count();
             if self.cover.is_none() {
                 put_message(&mut self.buffer, &envelope);
                 continue;
@@ -375,6 +394,9 @@ impl Writer {
             self.cover.put(&self.plain, &mut self.buffer)?;
             self.plain.clear();
             self.plain.shrink_to(BUFFER_BYTES);
+        }
+        if let Some(last) = last {
+            link.outstanding.lock().sent(last, entries, Instant::now());
         }
         self.share.set(self.buffer.capacity() + self.plain.capacity());
         Ok(())

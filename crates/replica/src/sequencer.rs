@@ -27,6 +27,9 @@ impl Sequencer for Replica {
         let own = own.unwrap_or_else(|| panic!("the core took {at:?} and wants nothing written"));
         let entry = own.entries.last().expect("it was found by its last entry");
         assert_eq!((entry.at, entry.time), (at, time), "a primary's newest entry is its newest proposal");
+        if units.back().is_some_and(|newest| newest.seq > own.seq) {
+            self.units_work.notify_one();
+        }
         Ok(own.seq)
     }
 

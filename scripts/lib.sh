@@ -120,13 +120,32 @@ ensure_build_tools() {
     ensure_rocksdb
 }
 
-# Has cargo optimise the profile `dist` by the counts that scripts/pgo has taken: sets `guided`, flags of cargo; none, which is said, where
-# there are no counts of this compiler.
+# Unpacks counts, where that has not been done; prints where they are.
+unpack_counts() {
+    local counts
+    counts=$SHEAF_CACHE/profiles/$(cksum <"$1" | cut -d ' ' -f 1).profdata
+    if [ ! -f "$counts" ]; then
+        mkdir -p "$SHEAF_CACHE/profiles"
+        gzip -dc "$1" >"$counts.$$"
+        mv "$counts.$$" "$counts"
+    fi
+    echo "$counts"
+}
+
+# Where the counts are by which RocksDB is optimised: those of this clang, if there are any. LLVM reads none of a newer version.
+kept_rocksdb_counts() { echo "scripts/profiles/rocksdb-clang-$(clang++ -dumpversion)-$(uname -m).profdata.gz"; }
+
+# What scripts/start builds and what scripts/build does, for cargo: names of functions, and so counts, depend on it.
+start_packages=(-p sheaf --no-default-features)
+dist_packages=(-p sheaf)
+
+# Has cargo optimise the profile that is named, `dist` or `start`, by the counts that scripts/pgo has taken: sets `guided`, flags of cargo;
+# none, which is said, where there are no counts of this compiler.
 find_counts() {
     local counts compiler
     host=$(rustc -vV | sed -n 's/^host: //p')
     compiler=$(rustc -vV | sed -n 's/^release: //p')-$(rustc -vV | sed -n 's/^commit-hash: \(.\{1,9\}\).*/\1/p')
-    kept_counts=scripts/profiles/dist-$compiler-$host.profdata.gz
+    kept_counts=scripts/profiles/$1-$compiler-$host.profdata.gz
     guided=()
     if [ ! -f "$kept_counts" ]; then
         say "without counts: there are none of this compiler, $compiler (scripts/pgo takes them)"
@@ -135,12 +154,7 @@ find_counts() {
         say "without counts: RUSTFLAGS takes their place"
         return
     fi
-    counts=$SHEAF_CACHE/profiles/$(cksum <"$kept_counts" | cut -d ' ' -f 1).profdata
-    if [ ! -f "$counts" ]; then
-        mkdir -p "$SHEAF_CACHE/profiles"
-        gzip -dc "$kept_counts" >"$counts.$$"
-        mv "$counts.$$" "$counts"
-    fi
+    counts=$(unpack_counts "$kept_counts")
     guided=(--config "target.$host.rustflags=[\"-Cprofile-use=$counts\", \"-Cllvm-args=-no-pgo-warn-mismatch\"]")
 }
 

@@ -18,11 +18,20 @@ const BLOCK: usize = 200;
 const DOCUMENTS: i32 = 100_000;
 
 /// Runs as the echo process: prints its port, then answers each request with as many bytes as the request's first eight
-/// bytes (request length, reply length) ask for.
+/// bytes (request length, reply length) ask for, with a thread for each connection. It ends with the first one.
 pub(crate) fn echo_server() -> io::Result<()> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     println!("{}", listener.local_addr()?.port());
-    let (mut stream, _) = listener.accept()?;
+    let (first, _) = listener.accept()?;
+    std::thread::spawn(move || {
+        for stream in listener.incoming().map_while(Result::ok) {
+            std::thread::spawn(move || echo(stream));
+        }
+    });
+    echo(first)
+}
+
+fn echo(mut stream: TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let mut buffer = vec![0; 1 << 16];
     let mut have = 0;
@@ -42,9 +51,15 @@ pub(crate) fn echo_server() -> io::Result<()> {
     }
 }
 
-/// An echo process.
+/// An echo process, and a client of it.
 pub(crate) struct Echo {
     child: Child,
+    port: u16,
+    client: EchoClient,
+}
+
+/// A connection to an echo process.
+pub(crate) struct EchoClient {
     stream: TcpStream,
     request: Vec<u8>,
     reply: Vec<u8>,
@@ -58,18 +73,33 @@ impl Echo {
         let mut line = String::new();
         let output = child.stdout.take().ok_or_else(|| io::Error::other("no output"))?;
         BufReader::new(output).read_line(&mut line)?;
-        let stream =
-            TcpStream::connect(("127.0.0.1", line.trim().parse::<u16>().map_err(io::Error::other)?))?;
-        stream.set_nodelay(true)?;
-        let mut bytes = vec![0; request];
-        bytes[..4].copy_from_slice(&(request as u32).to_le_bytes());
-        bytes[4..8].copy_from_slice(&(reply as u32).to_le_bytes());
-        Ok(Echo { child, stream, request: bytes, reply: vec![0; reply] })
+        let port = line.trim().parse().map_err(io::Error::other)?;
+        Ok(Echo { child, port, client: EchoClient::connect(port, request, reply)? })
     }
 
     /// The process's number.
     pub fn id(&self) -> u32 {
         self.child.id()
+    }
+
+    /// Another client, which asks for the same.
+    pub fn connect(&self) -> io::Result<EchoClient> {
+        EchoClient::connect(self.port, self.client.request.len(), self.client.reply.len())
+    }
+
+    pub fn round_trip(&mut self) -> io::Result<()> {
+        self.client.round_trip()
+    }
+}
+
+impl EchoClient {
+    fn connect(port: u16, request: usize, reply: usize) -> io::Result<EchoClient> {
+        let stream = TcpStream::connect(("127.0.0.1", port))?;
+        stream.set_nodelay(true)?;
+        let mut bytes = vec![0; request];
+        bytes[..4].copy_from_slice(&(request as u32).to_le_bytes());
+        bytes[4..8].copy_from_slice(&(reply as u32).to_le_bytes());
+        Ok(EchoClient { stream, request: bytes, reply: vec![0; reply] })
     }
 
     /// Reads the reply in two parts, as a client of a length-prefixed protocol must.
@@ -162,7 +192,7 @@ fn run_at(settings: &Settings, processor: &str) -> io::Result<()> {
     let ping = message(&doc! { "ping": 1, "$db": "admin" });
     client.checked(&ping)?;
     let mut echo = Echo::start(ping.len(), client.reply_len())?;
-    bind(echo.child.id(), processor)?;
+    bind(echo.id(), processor)?;
 
     let mut times: [Histogram<u64>; 5] =
         std::array::from_fn(|_| Histogram::new(3).expect("three digits are allowed"));

@@ -1,5 +1,6 @@
 //! Throughput of each operation with 1 to 1,000 clients: it must grow to the limit of the cores and then stay flat. And how much longer than
-//! usual the slowest of 64 clients' operations take.
+//! usual the slowest of 64 clients' operations take. A process that only echoes, with a thread for each client, tells what becomes of the
+//! machine itself with so many clients.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -7,14 +8,20 @@ use std::time::{Duration, Instant};
 
 use sheaf_bson::doc;
 
-use crate::client::message;
-use crate::latency::{fill, find_message, insert_message, spread, update_message};
+use crate::client::{Client, message};
+use crate::latency::{Echo, EchoClient, fill, find_message, insert_message, spread, update_message};
 use crate::process::Server;
 use crate::{Settings, table};
 
 const CLIENTS: [usize; 9] = [1, 2, 4, 8, 16, 32, 64, 256, 1000];
 /// Of so many clients the slowest operations are told.
 const CROWD: usize = 64;
+
+/// Bytes of the reply to a find by `_id`.
+const FOUND_BYTES: usize = 330;
+
+/// Operations per second, and the microseconds that each took.
+type Measured = (f64, Vec<u32>);
 
 /// The n-th request of a kind.
 type Make = fn(u64) -> Vec<u8>;
@@ -53,16 +60,26 @@ pub(crate) fn run(settings: &Settings) -> io::Result<()> {
     let sequence = AtomicU64::new(0);
     let seconds = if settings.quick { 0.5 } else { 3.0 };
     let (mut rows, mut tails) = (Vec::new(), Vec::new());
-    for (name, make) in KINDS {
+    let mut measure = |name: &str, measured: &mut dyn FnMut(usize) -> io::Result<Measured>| {
         let mut rates = Vec::new();
         for clients in CLIENTS {
-            let (rate, mut latencies) = throughput(&server, clients, seconds, make, &sequence)?;
+            let (rate, mut latencies) = measured(clients)?;
             rates.push(rate);
             if clients == CROWD {
                 tails.push(tail(name, &mut latencies));
             }
         }
         rows.push(row(name, &rates));
+        Ok::<_, io::Error>(())
+    };
+    let echo = Echo::start(find_message(0).len(), FOUND_BYTES)?;
+    measure("bare echo", &mut |clients| {
+        throughput(&|| echo.connect(), clients, seconds, &|echo: &mut EchoClient| echo.round_trip())
+    })?;
+    for (name, make) in KINDS {
+        let ask =
+            |client: &mut Client| client.checked(&make(sequence.fetch_add(1, Ordering::Relaxed))).map(|_| ());
+        measure(name, &mut |clients| throughput(&|| server.connect(), clients, seconds, &ask))?;
     }
     println!("Operations per second; the clients run on the same cores ({}) as the server.\n", cores());
     let mut head = vec!["clients".to_owned()];
@@ -96,16 +113,15 @@ fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, |n| n.get())
 }
 
-/// Operations per second, and the microseconds that each took.
-fn throughput(
-    server: &Server,
+/// What so many clients reach.
+fn throughput<C: Send>(
+    connect: &dyn Fn() -> io::Result<C>,
     clients: usize,
     seconds: f64,
-    make: Make,
-    sequence: &AtomicU64,
-) -> io::Result<(f64, Vec<u32>)> {
+    ask: &(dyn Fn(&mut C) -> io::Result<()> + Sync),
+) -> io::Result<Measured> {
     let stop = AtomicBool::new(false);
-    let connections = (0..clients).map(|_| server.connect()).collect::<io::Result<Vec<_>>>()?;
+    let connections = (0..clients).map(|_| connect()).collect::<io::Result<Vec<_>>>()?;
     let began = Instant::now();
     let latencies = std::thread::scope(|scope| {
         let workers: Vec<_> = connections
@@ -115,9 +131,8 @@ fn throughput(
                 scope.spawn(move || -> io::Result<Vec<u32>> {
                     let mut latencies = Vec::new();
                     while !stop.load(Ordering::Relaxed) {
-                        let request = make(sequence.fetch_add(1, Ordering::Relaxed));
                         let began = Instant::now();
-                        client.checked(&request)?;
+                        ask(&mut client)?;
                         latencies.push(began.elapsed().as_micros().try_into().unwrap_or(u32::MAX));
                     }
                     Ok(latencies)

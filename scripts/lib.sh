@@ -126,8 +126,11 @@ unpack_counts() {
     counts=$SHEAF_CACHE/profiles/$(cksum <"$1" | cut -d ' ' -f 1).profdata
     if [ ! -f "$counts" ]; then
         mkdir -p "$SHEAF_CACHE/profiles"
-        gzip -dc "$1" >"$counts.$$"
-        mv "$counts.$$" "$counts"
+        # Half of it would be taken for the whole the next time. (Where its output is taken, a shell goes on after what fails.)
+        if ! { gzip -dc "$1" >"$counts.$$" && mv "$counts.$$" "$counts"; }; then
+            rm -f "$counts.$$"
+            die "$1 cannot be unpacked"
+        fi
     fi
     echo "$counts"
 }

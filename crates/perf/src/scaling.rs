@@ -17,9 +17,6 @@ const CLIENTS: [usize; 9] = [1, 2, 4, 8, 16, 32, 64, 256, 1000];
 /// Of so many clients the slowest operations are told.
 const CROWD: usize = 64;
 
-/// Bytes of the reply to a find by `_id`.
-const FOUND_BYTES: usize = 330;
-
 /// Operations per second, and the microseconds that each took.
 type Measured = (f64, Vec<u32>);
 
@@ -72,7 +69,8 @@ pub(crate) fn run(settings: &Settings) -> io::Result<()> {
         rows.push(row(name, &rates));
         Ok::<_, io::Error>(())
     };
-    let echo = Echo::start(find_message(0).len(), FOUND_BYTES)?;
+    client.checked(&find_message(0))?;
+    let echo = Echo::start(find_message(0).len(), client.reply_len())?;
     measure("bare echo", &mut |clients| {
         throughput(&|| echo.connect(), clients, seconds, &|echo: &mut EchoClient| echo.round_trip())
     })?;

@@ -39,6 +39,7 @@ use crate::links::Links;
 use crate::locked::Locked;
 use crate::memory::Memory;
 use crate::process::spawn;
+use crate::processors::Processors;
 use crate::replica::{Host, Job, Replica};
 use crate::secured::Secrets;
 use crate::sequencer::to_core;
@@ -329,9 +330,13 @@ impl Replica {
     /// Keeps the core's clock, and does what takes time.
     fn run_clock(self: &Arc<Self>, jobs: &mpsc::Receiver<Job>) {
         let mut next = Instant::now();
+        let mut processors = Processors::default();
         while !self.is_stopping() {
             let now = Instant::now();
             if now >= next {
+                if let Some(links) = self.links.get() {
+                    links.be_sparing(processors.are_short(now));
+                }
                 let wall = self.front.clock.now_millis().max(0) as u64 / 1000;
                 let mut stopped = false;
                 let pause = self.with(|core| {

@@ -28,6 +28,7 @@ mod locked;
 pub mod memory;
 mod outstanding;
 pub mod process;
+mod processors;
 pub mod protocol;
 pub mod receiving;
 mod replica;

@@ -41,6 +41,8 @@ pub struct Links {
     /// Where to dial for an address, if not there.
     elsewhere: HashMap<String, String>,
     links: Mutex<HashMap<Arc<str>, Arc<Link>>>,
+    /// Processors are short.
+    short: AtomicBool,
     /// Links with messages that nobody has begun to write.
     dirty: Mutex<Vec<Arc<Link>>>,
     /// Gives a new link its share of the memory.
@@ -71,6 +73,7 @@ impl Links {
         Links {
             elsewhere: pairs.map(|(host, to)| (host.trim().to_owned(), to.trim().to_owned())).collect(),
             links: Mutex::default(),
+            short: AtomicBool::new(false),
             dirty: Mutex::default(),
             share: Box::new(share),
             dial: Box::new(dial),
@@ -129,17 +132,17 @@ impl Links {
     }
 
     /// Writes what waits, on this thread as far as the sockets take it at once: each change of thread would cost a
-    /// write that waits for a majority more than the message itself. Entries for a member that has some to answer wait for
-    /// that ([`Outstanding`]). Not to be called with the core locked.
+    /// write that waits for a majority more than the message itself. Where processors are short, entries for a member that has some
+    /// to answer wait for that ([`Outstanding`]). Not to be called with the core locked.
     pub fn flush(&self) {
         self.flush_due(true);
     }
 
     fn flush_due(&self, wanted: bool) {
-        let now = Instant::now();
+        let (now, short) = (Instant::now(), self.short.load(Ordering::Relaxed));
         let mut due = Vec::new();
         self.dirty.lock().retain(|link| {
-            if link.is_due(wanted, now) {
+            if link.is_due(wanted, short, now) {
                 due.push(link.clone());
                 return false;
             }
@@ -151,6 +154,11 @@ impl Links {
         for link in due {
             link.flush();
         }
+    }
+
+    /// Whether processors are short from now on: then entries go out in fewer messages.
+    pub fn be_sparing(&self, short: bool) {
+        self.short.store(short, Ordering::Relaxed);
     }
 
     /// The member at this address has everything up to this index: what somebody has waited for meanwhile goes out with the next flush.
@@ -316,14 +324,15 @@ impl Link {
         self.later.store(false, Ordering::Release);
     }
 
-    /// Whether what waits, if anything does, should be written now. `wanted`: somebody waits for it, now and until it is written.
-    fn is_due(&self, wanted: bool, now: Instant) -> bool {
+    /// Whether what waits, if anything does, should be written now. `wanted`: somebody waits for it, now and until it is written; `short`:
+    /// processors are.
+    fn is_due(&self, wanted: bool, short: bool, now: Instant) -> bool {
         let wanted = self.wanted.fetch_or(wanted, Ordering::AcqRel) || wanted;
         let waiting = self.waiting.lock();
         waiting.is_empty()
             || waiting.bytes >= MUCH_BYTES
             || !waiting.messages.iter().all(Envelope::feeds)
-            || self.outstanding.lock().lets_go(wanted, now)
+            || self.outstanding.lock().lets_go(wanted, short, now)
     }
 
     /// Writes what waits, unless somebody is at it, who then does it.
@@ -416,5 +425,75 @@ impl Writer {
     fn end(&mut self) {
         (self.stream, self.cover, self.buffer, self.written) = (None, Cover::default(), Vec::new(), 0);
         self.share.set(0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use raft::eraftpb::{Entry, Message, MessageType};
+    use sheaf_repl::config::ConfigVersion;
+    use sheaf_repl::{Body, Report};
+
+    use super::*;
+    use crate::outstanding::TOGETHER;
+
+    fn said(body: Body) -> Envelope {
+        Envelope { from: 1, to: 2, config: ConfigVersion { term: 1, version: 1 }, incarnation: 1, body }
+    }
+
+    /// A message that brings the entry with this index, of so many bytes.
+    fn entry(index: u64, bytes: usize) -> Envelope {
+        let mut message = Message::default();
+        message.set_msg_type(MessageType::MsgAppend);
+        (message.term, message.log_term, message.index) = (1, 1, index - 1);
+        let entry = Entry { term: 1, index, data: vec![0; bytes].into(), ..Entry::default() };
+        message.entries = vec![entry].into();
+        said(Body::Raft(Box::new(message)))
+    }
+
+    /// What waits is written, as far as the link can tell.
+    fn write(link: &Link, now: Instant) {
+        let mut waiting = link.waiting.lock();
+        while let Some(envelope) = waiting.take() {
+            let last = envelope.last_entry();
+            last.into_iter()
+                .for_each(|last| link.outstanding.lock().sent(last, envelope.entries().count(), now));
+        }
+        link.wanted.store(false, Ordering::Release);
+    }
+
+    #[test]
+    fn entries_wait_while_some_are_to_be_answered() {
+        let (link, now) = (Link::default(), Instant::now());
+        assert!(link.is_due(false, true, now), "nothing waits");
+        link.waiting.lock().push(entry(1, 10));
+        link.waiting.lock().push(entry(2, 10));
+        assert_eq!(link.waiting.lock().messages.len(), 1);
+        assert!(link.is_due(true, true, now));
+        write(&link, now);
+        link.waiting.lock().push(entry(3, 10));
+        assert!(!link.is_due(true, true, now), "two are on their way");
+        link.outstanding.lock().answered(1);
+        assert!(!link.is_due(false, true, now));
+        link.outstanding.lock().answered(2);
+        assert!(link.is_due(false, true, now), "somebody has waited for it since");
+        write(&link, now);
+        link.waiting.lock().push(entry(4, 10));
+        assert!(!link.is_due(false, true, now), "nobody waits for it");
+        assert!(link.is_due(true, true, now), "one entry alone is on its way");
+        assert!(link.is_due(false, true, now + TOGETHER));
+    }
+
+    #[test]
+    fn what_is_no_entry_and_what_is_large_waits_for_nothing() {
+        let (link, now) = (Link::default(), Instant::now());
+        link.outstanding.lock().sent(7, 3, now);
+        link.waiting.lock().push(entry(8, MUCH_BYTES));
+        assert!(link.is_due(false, true, now));
+        write(&link, now);
+        link.waiting.lock().push(entry(9, 10));
+        assert!(!link.is_due(true, true, now));
+        link.waiting.lock().push(said(Body::Progress(Report::default())));
+        assert!(link.is_due(false, true, now));
     }
 }

@@ -71,7 +71,7 @@ impl Sequencer for Replica {
         // Whatever failed on the way: no unit is told of before those that come before it.
         let before = self.applied_seq.swap(seq, Ordering::AcqRel);
         assert_eq!(before + 1, seq, "units are applied one after another");
-        // Whoever waits for other members makes the messages go out at once; see `Replica::waiting`.
+        // Whoever waits for other members makes the messages go out; see `Replica::waiting`.
         self.with_unhurried(|core| {
             core.written(seq);
             core.applied(seq);
@@ -86,7 +86,7 @@ impl Sequencer for Replica {
         let applied = self.applied_seq.load(Ordering::Acquire);
         assert!(seq <= applied, "unit {seq} is told to be durable, and {applied} is the last one applied");
         if self.durable_seq.fetch_max(seq, Ordering::AcqRel) < seq {
-            // What others wait for goes out at once all the same; word of the commit point goes with the next entries.
+            // An acknowledgement is no entry, and goes out at once all the same; word of the commit point goes with the next entries.
             self.with_unhurried(|core| core.durable(seq));
         }
     }

@@ -291,6 +291,8 @@ impl Link {
     /// Errors: TLS takes nothing more.
     pub fn begin(&self, connected: Connected, greeting: &[u8]) -> io::Result<()> {
         self.writer.lock().begin(connected, greeting)?;
+        // Whoever has asked for it while the connection before ended has not been heard.
+        self.later.store(false, Ordering::Release);
         self.flush();
         Ok(())
     }

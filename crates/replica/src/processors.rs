@@ -37,8 +37,9 @@ impl Processors {
     pub fn are_short(&mut self, now: Instant) -> bool {
         if self.last.is_none_or(|(then, _)| now.saturating_duration_since(then) >= INTERVAL) {
             let ticks = std::fs::read_to_string("/proc/stat").ok().and_then(|stat| Ticks::read(&stat));
-            if let Some(ticks) = ticks {
-                self.note(now, ticks);
+            match ticks {
+                Some(ticks) => self.note(now, ticks),
+                None => *self = Processors::default(),
             }
         }
         self.short

@@ -10,7 +10,13 @@ say() { printf '\n== %s\n' "$*"; }
 die() { printf 'error: %s\n' "$*" >&2; exit 1; }
 
 as_root() {
-    if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi
+    if [ "$(id -u)" = 0 ]; then
+        "$@"
+    elif command -v sudo >/dev/null; then
+        sudo "$@"
+    else
+        die "run as root, or install sudo: this has to be run as root: $*"
+    fi
 }
 
 # Those of the named Debian packages that are not there yet.
@@ -96,7 +102,7 @@ find_rust() {
     elif [ -n "$(candidate rustup)" ]; then
         rust_from=rustup
     else
-        die "Rust $wanted or newer is needed (found: ${found:-none}), and apt's sources have none: add the suites $(suite)-updates and $(suite)-security to them (a Debian 12 keeps a current cargo-web there), or install Rust with rustup, then run this again; nothing was installed"
+        die "Rust $wanted or newer is needed (found: ${found:-none}), and apt's sources have none: add the suites $(suite)-updates and $(suite)-security to them (a Debian 12 keeps a current cargo-web in $(suite)-security, whose address ends in /debian-security instead of /debian), or install Rust with rustup, then run this again; nothing was installed"
     fi
 }
 
@@ -151,10 +157,10 @@ find_counts() {
     kept_counts=scripts/profiles/$1-$compiler-$host.profdata.gz
     guided=()
     if [ ! -f "$kept_counts" ]; then
-        say "without counts: there are none of this compiler, $compiler (scripts/pgo takes them)"
+        say "not optimised by counts, an eighth slower, and nothing else: the ones that are kept are of another compiler than this, $compiler (scripts/pgo takes others)"
         return
     elif [ -n "${RUSTFLAGS:-}${CARGO_ENCODED_RUSTFLAGS:-}" ]; then
-        say "without counts: RUSTFLAGS takes their place"
+        say "not optimised by counts: RUSTFLAGS takes their place"
         return
     fi
     counts=$(unpack_counts "$kept_counts")

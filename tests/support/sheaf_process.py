@@ -258,8 +258,9 @@ def venv_python(packages):
 def filled_venv(packages):
     venv = cache_dir() / "venv"
     python = venv / "bin" / "python"
-    if not python.exists():
-        subprocess.run(["python3", "-m", "venv", str(venv)], check=True)
+    # Without the package python3-venv there is a python and no pip, and an exception.
+    if not (python.exists() and (venv / "bin" / "pip").exists()):
+        subprocess.run(["python3", "-m", "venv", "--clear", str(venv)], check=True)
     stamp = venv / "installed.txt"
     have = set(stamp.read_text().split()) if stamp.exists() else set()
     missing = [package for package in packages if package not in have]

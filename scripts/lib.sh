@@ -157,7 +157,7 @@ find_counts() {
     kept_counts=scripts/profiles/$1-$compiler-$host.profdata.gz
     guided=()
     if [ ! -f "$kept_counts" ]; then
-        say "not optimised by counts, an eighth slower, and nothing else: the ones that are kept are of another compiler than this, $compiler (scripts/pgo takes others)"
+        say "not optimised by counts, so somewhat slower, and nothing else: the ones that are kept are of another compiler than this, $compiler (scripts/pgo takes others)"
         return
     elif [ -n "${RUSTFLAGS:-}${CARGO_ENCODED_RUSTFLAGS:-}" ]; then
         say "not optimised by counts: RUSTFLAGS takes their place"

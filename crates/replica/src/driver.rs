@@ -212,7 +212,7 @@ impl Replica {
         }
     }
 
-    /// Performs the core's effects, for a thread that applies the units itself. Returns whether there are any.
+    /// Performs the core's effects, for a thread that applies the units itself. Returns whether these bring units.
     pub(super) fn perform_effects(&self, core: &mut Member) -> bool {
         let mut brings_units = false;
         for effect in core.poll() {

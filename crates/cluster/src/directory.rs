@@ -185,6 +185,23 @@ impl Directory {
         self.shards.read().by_name.get(name).cloned().ok_or_else(|| shard_not_found(name))
     }
 
+    /// The shard of this name, if its set is the one at this address of `config.shards`.
+    ///
+    /// Errors: `ShardNotFound`, also if the shard of this name is another set by now; those of asking.
+    pub fn shard_at(&self, name: &str, host: &str, go_on: GoOn<'_>) -> Result<Shard> {
+        let shard = self.shard(name, go_on)?;
+        let is_it = shard.set.name() == host.parse::<SetAddress>()?.name;
+        if is_it { Ok(shard) } else { Err(shard_not_found(name)) }
+    }
+
+    /// A set that was the shard of this name: what happened there meanwhile is asked of it.
+    ///
+    /// Errors: `FailedToParse`; this is no address.
+    pub fn removed_shard(&self, name: &str, host: &str) -> Result<Shard> {
+        let set = ReplicaSet::new(&host.parse()?, &self.config.membership);
+        Ok(Shard { name: name.into(), set, draining: false })
+    }
+
     /// What is believed, in numbers.
     pub fn figures(&self) -> Figures {
         Figures { databases: self.databases.read().len(), ..self.collections.figures() }
@@ -237,19 +254,19 @@ impl Directory {
             let entry = entry.as_raw();
             let text = |key: &str| entry.get(key).and_then(|value| value.as_str());
             let (Some(name), Some(host)) = (text("_id"), text("host")) else { continue };
+            let address = host.parse::<SetAddress>()?;
             let set = match known.by_name.get(name) {
-                Some(known) => known.set.clone(),
-                None if name == CONFIG_SHARD => self.config.clone(),
-                None => {
-                    let address = host.parse::<SetAddress>()?;
-                    ReplicaSet::of_shard(&address, &self.config.membership, self.look())
-                }
+                // It may have been removed, and another set added by its name.
+                Some(known) if known.set.name() == address.name => known.set.clone(),
+                _ if name == CONFIG_SHARD => self.config.clone(),
+                _ => ReplicaSet::of_shard(&address, &self.config.membership, self.look()),
             };
             let draining = entry.get("draining").is_some_and(|draining| draining.truthy());
             let name: Arc<str> = name.into();
             by_name.insert(name.clone(), Shard { name, set, draining });
         }
-        let left = known.by_name.values().filter(|shard| !by_name.contains_key(&shard.name));
+        let stays = |shard: &Shard| by_name.get(&shard.name).is_some_and(|now| now.set.name() == shard.set.name());
+        let left = known.by_name.values().filter(|shard| !stays(shard));
         let left: Vec<Shard> = left.cloned().collect();
         *self.shards.write() = Arc::new(Shards { by_name, read: Some(Instant::now()) });
         left.iter().for_each(|shard| self.has_left(shard));

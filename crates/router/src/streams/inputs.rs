@@ -186,7 +186,8 @@ impl Inputs {
         let names: Vec<String> = shards.iter().filter_map(name).collect();
         for (name, shard) in names.iter().zip(&shards) {
             let added = members::added(shard.as_raw()).unwrap_or(before);
-            self.add(name, added.max(before), go_on)?;
+            let host = shard.as_raw().get("host").and_then(|host| host.as_str());
+            self.add(name, host, added.max(before), go_on)?;
         }
         // Of those that were removed before it is not known when.
         for input in self.shards.iter_mut().filter(|input| !names.iter().any(|name| name == input.name())) {
@@ -196,9 +197,9 @@ impl Inputs {
     }
 
     fn follow(&mut self, changes: Vec<Change>, go_on: GoOn<'_>) -> Result<()> {
-        for Change { shard, time, kind } in changes {
+        for Change { shard, host, time, kind } in changes {
             match kind {
-                Kind::Added(behind) => self.add(&shard, behind, go_on)?,
+                Kind::Added(behind) => self.add(&shard, host.as_deref(), behind, go_on)?,
                 Kind::Removed => {
                     self.of(&shard).for_each(|input| input.leave(time));
                     self.removed.insert(shard, time);
@@ -213,12 +214,11 @@ impl Inputs {
         self.shards.iter_mut().filter(move |input| input.name() == shard)
     }
 
-    fn add(&mut self, name: &str, behind: u64, go_on: GoOn<'_>) -> Result<()> {
+    fn add(&mut self, name: &str, host: Option<&str>, behind: u64, go_on: GoOn<'_>) -> Result<()> {
         if self.shards.iter().all(|input| input.name() != name || input.has_left()) {
             // A removal that was taken back leaves the shard's document as it was.
             let behind = self.removed.get(name).map_or(behind, |removed| behind.max(*removed));
-            let added = self.opening.on_shard(&self.link, name, Some(behind), go_on)?;
-            self.shards.push(added);
+            self.shards.extend(self.opening.on_shard_at(&self.link, name, host, Some(behind), go_on)?);
         }
         Ok(())
     }

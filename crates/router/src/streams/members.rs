@@ -6,6 +6,8 @@ use sheaf_bson::{RawDoc, Value};
 pub struct Change {
     /// The shard's name.
     pub shard: String,
+    /// Where its set is, `name/host:port,...`, if that is told: when it is added.
+    pub host: Option<String>,
     /// When it was done.
     pub time: u64,
     /// What it was.
@@ -28,12 +30,14 @@ impl Change {
     pub fn of(event: RawDoc<'_>, time: u64) -> Option<Change> {
         let part = |name: &str| event.get(name).and_then(|part| part.as_doc());
         let shard = part("documentKey")?.get("_id")?.as_str()?.to_owned();
+        let text = |value: Value<'_>| value.as_str().map(str::to_owned);
+        let host = part("fullDocument").and_then(|shard| text(shard.get("host")?));
         let kind = match event.get("operationType")?.as_str()? {
             "insert" => Kind::Added(part("fullDocument").and_then(added).unwrap_or(time)),
             "delete" => Kind::Removed,
             _ => Kind::Changed,
         };
-        Some(Change { shard, time, kind })
+        Some(Change { shard, host, time, kind })
     }
 }
 
@@ -50,14 +54,25 @@ pub fn is_draining(shard: RawDoc<'_>) -> bool {
     shard.get("draining").is_some_and(|draining| draining.truthy())
 }
 
-/// The times for which a shard was one before it was added last: behind what, if it is not from the beginning on, and up to when.
-pub fn earlier(changes: &[Change], shard: &str, last: u64) -> Vec<(Option<u64>, u64)> {
+/// A time for which a shard was one.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Earlier<'c> {
+    /// Where its set was, if that is known.
+    pub host: Option<&'c str>,
+    /// Behind what, if it is not from the beginning on.
+    pub behind: Option<u64>,
+    /// Up to when.
+    pub until: u64,
+}
+
+/// The times for which a shard was one before it was added last.
+pub fn earlier<'c>(changes: &'c [Change], shard: &str, last: u64) -> Vec<Earlier<'c>> {
     let mut all = Vec::new();
-    let mut from = None;
+    let (mut behind, mut host) = (None, None);
     for change in changes.iter().filter(|change| change.shard == shard && change.time <= last) {
         match change.kind {
-            Kind::Added(time) => from = Some(time),
-            Kind::Removed => all.push((from, change.time)),
+            Kind::Added(time) => (behind, host) = (Some(time), change.host.as_deref()),
+            Kind::Removed => all.push(Earlier { host, behind, until: change.time }),
             Kind::Changed => {}
         }
     }
@@ -71,7 +86,12 @@ mod tests {
     use super::*;
 
     fn change(shard: &str, time: u64, kind: Kind) -> Change {
-        Change { shard: shard.to_owned(), time, kind }
+        let host = matches!(kind, Kind::Added(_)).then(|| format!("{shard}-{time}/a:1"));
+        Change { shard: shard.to_owned(), host, time, kind }
+    }
+
+    fn part(host: Option<&'static str>, behind: Option<u64>, until: u64) -> Earlier<'static> {
+        Earlier { host, behind, until }
     }
 
     #[test]
@@ -84,22 +104,25 @@ mod tests {
             change("s1", 30, Kind::Removed),
             change("s1", 40, Kind::Added(39)),
         ];
-        assert_eq!(earlier(&changes, "s1", 39), [(None, 10), (Some(18), 30)]);
+        let second = || part(Some("s1-20/a:1"), Some(18), 30);
+        assert_eq!(earlier(&changes, "s1", 39), [part(None, None, 10), second()]);
         // The first of them was before the stream began.
-        assert_eq!(earlier(&changes[2..], "s1", 39), [(Some(18), 30)]);
+        assert_eq!(earlier(&changes[2..], "s1", 39), [second()]);
         assert_eq!(earlier(&changes, "s3", 39), []);
         // It was removed again since.
-        assert_eq!(earlier(&changes, "s1", 18), [(None, 10)]);
+        assert_eq!(earlier(&changes, "s1", 18), [part(None, None, 10)]);
     }
 
     #[test]
     fn events_of_shards_documents_are_read() {
-        let shard = doc! { "_id": "s1", "topologyTime": Timestamp(7) };
+        let shard = doc! { "_id": "s1", "host": "s1/a:1", "topologyTime": Timestamp(7) };
         let event = |kind: &str| {
             doc! { "operationType": kind, "documentKey": { "_id": "s1" }, "fullDocument": shard.as_raw() }
         };
         let kind = |name: &str| Change::of(event(name).as_raw(), 9).map(|change| (change.time, change.kind));
         assert_eq!(kind("insert"), Some((9, Kind::Added(7))));
+        let host = Change::of(event("insert").as_raw(), 9).and_then(|change| change.host);
+        assert_eq!(host.as_deref(), Some("s1/a:1"));
         assert_eq!(kind("delete"), Some((9, Kind::Removed)));
         assert_eq!(kind("replace"), Some((9, Kind::Changed)));
         assert!(Change::of(doc! { "operationType": "drop" }.as_raw(), 9).is_none());

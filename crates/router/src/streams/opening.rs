@@ -2,11 +2,11 @@
 
 use sheaf_aggregate::stages::change_stream::{ChangeStream, FullDocument, Start};
 use sheaf_bson::{ArrayBuf, DocBuf, RawDoc, Timestamp, Value, doc};
-use sheaf_cluster::GoOn;
-use sheaf_errors::Result;
+use sheaf_cluster::{ELECTION, GoOn, Shard, no_longer_than};
+use sheaf_errors::{Code, Result};
 
 use super::input::Input;
-use super::members::{self, Change};
+use super::members::{self, Change, Earlier};
 use crate::addressed::Addressed;
 use crate::gather::Link;
 use crate::target::Target;
@@ -133,7 +133,40 @@ impl Opening {
     ///
     /// Errors: those of the shard, and of the way there.
     pub fn on_shard(&self, link: &Link, name: &str, behind: Option<u64>, go_on: GoOn<'_>) -> Result<Input> {
-        let shard = link.directory().shard(name, go_on)?;
+        self.open(link, link.directory().shard(name, go_on)?, behind, go_on)
+    }
+
+    /// The same on one that may have been removed by the time that its addition is heard of; `host` is where `config.shards` said that it is, if it has.
+    /// `None`: it is none any more, and does not answer.
+    ///
+    /// Errors: as those of [`Opening::on_shard`].
+    pub fn on_shard_at(
+        &self,
+        link: &Link,
+        name: &str,
+        host: Option<&str>,
+        behind: Option<u64>,
+        go_on: GoOn<'_>,
+    ) -> Result<Option<Input>> {
+        let Some(host) = host else { return self.on_shard(link, name, behind, go_on).map(Some) };
+        let directory = link.directory();
+        let there = directory.shard_at(name, host, go_on);
+        match there.and_then(|shard| self.open(link, shard, behind, go_on)) {
+            Err(error) if error.code() == Code::SHARD_NOT_FOUND => {}
+            opened => return opened.map(Some),
+        }
+        let removed = directory.removed_shard(name, host)?;
+        match self.open(link, removed, behind, &no_longer_than(ELECTION, go_on)) {
+            Err(error) => {
+                go_on()?;
+                tracing::debug!(%error, shard = name, "a shard that was removed tells nothing");
+                Ok(None)
+            }
+            opened => opened.map(Some),
+        }
+    }
+
+    fn open(&self, link: &Link, shard: Shard, behind: Option<u64>, go_on: GoOn<'_>) -> Result<Input> {
         let command = match behind.filter(|behind| *behind >= self.since) {
             Some(behind) => self.beginning(&doc! { "startAtOperationTime": Timestamp(behind + 1) }),
             None => self.command(),
@@ -153,10 +186,12 @@ impl Opening {
         go_on: GoOn<'_>,
     ) -> Result<Vec<Input>> {
         let mut parts = Vec::new();
-        for (behind, until) in members::earlier(changes, name, added) {
-            let mut part = self.on_shard(link, name, behind, go_on)?;
-            part.leave(until);
-            parts.push(part);
+        for Earlier { host, behind, until } in members::earlier(changes, name, added) {
+            let part = self.on_shard_at(link, name, host, behind, go_on)?;
+            parts.extend(part.map(|mut part| {
+                part.leave(until);
+                part
+            }));
         }
         parts.push(self.on_shard(link, name, Some(added), go_on)?);
         Ok(parts)

@@ -265,7 +265,8 @@ impl Directory {
             let name: Arc<str> = name.into();
             by_name.insert(name.clone(), Shard { name, set, draining });
         }
-        let stays = |shard: &Shard| by_name.get(&shard.name).is_some_and(|now| now.set.name() == shard.set.name());
+        let stays =
+            |shard: &Shard| by_name.get(&shard.name).is_some_and(|now| now.set.name() == shard.set.name());
         let left = known.by_name.values().filter(|shard| !stays(shard));
         let left: Vec<Shard> = left.cloned().collect();
         *self.shards.write() = Arc::new(Shards { by_name, read: Some(Instant::now()) });

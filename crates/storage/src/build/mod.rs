@@ -12,6 +12,7 @@
 //! The members of a replica set that follow build at the same time as the primary, each for itself ([`follow`]). Who may
 //! write to the index when is a matter of [`turn`].
 
+mod beside;
 mod files;
 mod folder;
 mod follow;
@@ -39,9 +40,9 @@ use crate::index::{Index, KeySet, ends_operation, entry_value};
 use crate::keys::{PREFIX, prefixed, put_length, take_length};
 use crate::locks::Closed;
 use crate::options::{Interrupt, OpTime};
-use crate::read::cursor::{Direction, Range};
 use crate::read::view::View;
 use crate::sequencer::stays_here;
+use beside::{Give, beside};
 use files::Files;
 use folder::Folder;
 pub(crate) use folder::clear_folder;
@@ -50,6 +51,8 @@ use running::Running;
 use sort::Sorter;
 pub(crate) use turn::{Builds, Turn};
 
+/// What reading a document costs, in the meter's units.
+const READ_COST: u32 = 8;
 /// What an index's entry costs until it is in a sorter, in the meter's units.
 const ENTRY_COST: u32 = 16;
 /// How many documents may fail to be indexed, to be looked at again in the end.
@@ -306,7 +309,6 @@ impl Core {
     fn fill_from_snapshot(&self, build: &mut Build, interrupt: Interrupt<'_>) -> Result<()> {
         let folder = Folder::create(&self.base.options.path, &build.turn().id)?;
         let mut sorter = Sorter::new(&folder.0, self.base.options.sort_bytes());
-        build.skipped.clear();
         self.scan(build, &mut sorter, interrupt)?;
         let check = || interrupt().and_then(|()| self.check_alive(build));
         let (mut files, duplicates) = self.write_files(&build.indexes, sorter, &folder.0, &check)?;
@@ -350,40 +352,48 @@ impl Core {
         }
     }
 
-    /// Gives the entries of all documents of the snapshot to the sorter.
+    /// Gives the entries of all documents of the snapshot to the sorter. A thread of its own reads them.
     fn scan(&self, build: &mut Build, sorter: &mut Sorter, interrupt: Interrupt<'_>) -> Result<()> {
         let Some(view) = &build.view else { impossible!("an index build that is to read has no snapshot") };
-        let mut cursor = view.records(&build.collection, Range::ALL, Direction::Forward)?;
+        let mut cursor = view.all_records_once(&build.collection)?;
+        let read = |give: Give<'_>| {
+            while cursor.next()? {
+                sheaf_meter::tick(READ_COST)?;
+                give(cursor.key(), cursor.bytes())?;
+            }
+            Ok(())
+        };
         let mut keys = KeySet::default();
-        let mut value = Vec::new();
-        let mut work = 0;
-        while cursor.next()? {
-            work += DOCUMENT_WORK + cursor.bytes().len() / BYTES_OF_WORK;
+        let (mut value, mut skipped, mut work) = (Vec::new(), Vec::new(), 0);
+        beside("sheaf-read", read, |record_key, doc| {
+            work += DOCUMENT_WORK + doc.len() / BYTES_OF_WORK;
             if work >= WORK_AT_ONCE {
                 work = 0;
                 interrupt()?;
                 self.check_alive(build)?;
             }
             for index in &build.indexes {
-                if let Err(error) = index.generate(cursor.doc(), &mut keys) {
+                if let Err(error) = index.generate(RawDoc::new(doc), &mut keys) {
                     ends_operation(error.clone())?;
                     // Perhaps somebody changes or deletes it before the end.
-                    if build.skipped.len() >= SKIPPED_MAX {
+                    if skipped.len() >= SKIPPED_MAX {
                         return Err(error);
                     }
-                    build.skipped.push(cursor.key().to_vec());
+                    skipped.push(record_key.to_vec());
                     continue;
                 }
                 sheaf_meter::tick(ENTRY_COST.saturating_mul(keys.len() as u32))?;
                 index.multikey.add(&keys.arrays);
                 for (key, type_bits) in keys.iter() {
                     value.clear();
-                    put_length(cursor.key().len(), &mut value);
+                    put_length(record_key.len(), &mut value);
                     value.extend_from_slice(type_bits);
-                    sorter.push(index.ident, &[key, cursor.key()], &value)?;
+                    sorter.push(index.ident, &[key, record_key], &value)?;
                 }
             }
-        }
+            Ok(())
+        })?;
+        build.skipped = skipped;
         Ok(())
     }
 

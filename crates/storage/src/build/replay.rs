@@ -210,6 +210,7 @@ impl Core {
         let (from, to) = prefix_range(collection.ident);
         let mut options = rocksdb::ReadOptions::default();
         options.set_iterate_upper_bound(to.to_vec());
+        options.fill_cache(false);
         let mut iter = self.base.db.raw().raw_iterator_cf_opt(self.base.db.cf(Cf::Records), options);
         iter.seek(from);
         let mut keys = KeySet::default();

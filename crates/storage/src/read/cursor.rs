@@ -3,6 +3,7 @@
 use std::ops::Bound;
 use std::sync::Arc;
 
+use rocksdb::ReadOptions;
 use sheaf_bson::RawDoc;
 use sheaf_bson::key::after_prefix;
 use sheaf_errors::{Code, Result, bail};
@@ -79,8 +80,14 @@ struct Own {
 
 impl Merged {
     /// Waits for what is prepared between the bounds and not decided, where the view does.
-    fn open(view: &View, cf: Cf, lower: FullKey, upper: FullKey, direction: Direction) -> Result<Merged> {
-        let mut options = view.at.snapshot.read_options();
+    fn open(
+        view: &View,
+        mut options: ReadOptions,
+        cf: Cf,
+        lower: FullKey,
+        upper: FullKey,
+        direction: Direction,
+    ) -> Result<Merged> {
         options.set_iterate_lower_bound(&lower[..]);
         options.set_iterate_upper_bound(&upper[..]);
         options.set_auto_readahead_size(true);
@@ -246,7 +253,14 @@ impl View {
         range: Range,
         direction: Direction,
     ) -> Result<RecordCursor> {
-        RecordCursor::open(self, collection, range, direction)
+        RecordCursor::open(self, collection, range, direction, self.at.snapshot.read_options())
+    }
+
+    /// The same over all records, for who reads them once: the block cache keeps what others read, and no memory is filled for nothing.
+    pub(crate) fn all_records_once(&self, collection: &Collection) -> Result<RecordCursor> {
+        let mut options = self.at.snapshot.read_options();
+        options.fill_cache(false);
+        RecordCursor::open(self, collection, Range::ALL, Direction::Forward, options)
     }
 
     /// A cursor over an index. It stands nowhere until it is sought.
@@ -268,11 +282,12 @@ pub struct RecordCursor {
 }
 
 impl RecordCursor {
-    pub(crate) fn open(
+    fn open(
         view: &View,
         collection: &Collection,
         range: Range,
         direction: Direction,
+        options: ReadOptions,
     ) -> Result<Self> {
         let (lower, upper) = prefix_range(collection.ident);
         let lower = match &range.lower {
@@ -287,7 +302,7 @@ impl RecordCursor {
             Bound::Excluded(key) => full_key(collection.ident, key),
         };
         let empty = lower >= upper;
-        let merged = Merged::open(view, Cf::Records, lower, upper, direction)?;
+        let merged = Merged::open(view, options, Cf::Records, lower, upper, direction)?;
         let tailable = collection.capped.is_some() && direction == Direction::Forward;
         Ok(RecordCursor { merged, next: if empty { Next::End } else { Next::Start }, tailable })
     }
@@ -375,7 +390,7 @@ impl RecordCursor {
         direction: Direction,
         position: &Position,
     ) -> Result<Self> {
-        let mut cursor = RecordCursor::open(view, collection, range, direction)?;
+        let mut cursor = view.records(collection, range, direction)?;
         if let Some(key) = &position.key
             && cursor.next != Next::End
         {
@@ -427,7 +442,8 @@ impl IndexCursor {
             }
             (Some(last), Direction::Backward) => lower.extend_from_slice(last),
         }
-        let merged = Merged::open(view, Cf::Indexes, lower, upper, direction)?;
+        let options = view.at.snapshot.read_options();
+        let merged = Merged::open(view, options, Cf::Indexes, lower, upper, direction)?;
         Ok(IndexCursor { merged, unique: index.unique, next: Next::Start })
     }
 

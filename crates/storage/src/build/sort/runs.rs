@@ -1,0 +1,79 @@
+//! Sorted runs in files, and their merge.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::collections::binary_heap::PeekMut;
+use std::fs::File;
+use std::io::{BufReader, Read};
+use std::path::{Path, PathBuf};
+
+use sheaf_errors::Result;
+
+use super::{BUFFER_BYTES_MAX, BUFFER_BYTES_MIN, ITEM_COST};
+use crate::build::beside::Give;
+use crate::folder::file_error;
+
+/// Hands over the items of all runs, keys and values, in the order of the keys. Their buffers take so much memory together.
+pub(super) fn merge(runs: &[PathBuf], memory_bytes: usize, each: Give<'_>) -> Result<()> {
+    let failed = |path: &Path, e: std::io::Error| file_error("reading a sorted run", path, &e);
+    let buffer = (memory_bytes / runs.len().max(1)).clamp(BUFFER_BYTES_MIN, BUFFER_BYTES_MAX);
+    let mut heap = BinaryHeap::new();
+    for path in runs {
+        let run = Run::open(path, buffer).map_err(|e| failed(path, e))?;
+        heap.extend(run.map(Reverse));
+    }
+    while let Some(mut first) = heap.peek_mut() {
+        sheaf_meter::tick(ITEM_COST)?;
+        each(&first.0.bytes[..first.0.key_len], &first.0.bytes[first.0.key_len..])?;
+        let more = first.0.advance().map_err(|e| failed(&runs[0], e))?;
+        if !more {
+            PeekMut::pop(first);
+        }
+    }
+    Ok(())
+}
+
+/// A spilled run, at one of its items.
+struct Run {
+    file: BufReader<File>,
+    bytes: Vec<u8>,
+    key_len: usize,
+}
+
+impl Run {
+    /// At its first item, if it has any.
+    fn open(path: &Path, buffer: usize) -> std::io::Result<Option<Run>> {
+        let file = BufReader::with_capacity(buffer, File::open(path)?);
+        let mut run = Run { file, bytes: Vec::new(), key_len: 0 };
+        Ok(run.advance()?.then_some(run))
+    }
+
+    fn advance(&mut self) -> std::io::Result<bool> {
+        let mut lengths = [0; 8];
+        if let Err(error) = self.file.read_exact(&mut lengths) {
+            return if error.kind() == std::io::ErrorKind::UnexpectedEof { Ok(false) } else { Err(error) };
+        }
+        let number = |at: usize| u32::from_le_bytes(std::array::from_fn(|i| lengths[at + i])) as usize;
+        self.key_len = number(0);
+        self.bytes.resize(self.key_len + number(4), 0);
+        self.file.read_exact(&mut self.bytes)?;
+        Ok(true)
+    }
+}
+
+impl PartialEq for Run {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+impl Eq for Run {}
+impl PartialOrd for Run {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+impl Ord for Run {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.bytes[..self.key_len].cmp(&other.bytes[..other.key_len])
+    }
+}

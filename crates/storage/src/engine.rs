@@ -417,7 +417,16 @@ impl Engine {
         spec: &CreateCollection,
         interrupt: Interrupt<'_>,
     ) -> Result<OpTime> {
-        self.core().create_collection(namespace, spec, interrupt)
+        self.core().create_collections(&[(namespace, spec)], interrupt)
+    }
+
+    /// Creates collections and views of these names, which belong together: all or none.
+    pub fn create_collections(
+        &self,
+        wanted: &[(&str, &CreateCollection)],
+        interrupt: Interrupt<'_>,
+    ) -> Result<OpTime> {
+        self.core().create_collections(wanted, interrupt)
     }
 
     /// Drops a collection or view; waits for its writers.

@@ -189,22 +189,25 @@ impl Core {
         }
     }
 
-    pub fn create_collection(
+    /// Creates collections and views of these names, all or none.
+    pub fn create_collections(
         &self,
-        namespace: &str,
-        spec: &CreateCollection,
+        wanted: &[(&str, &CreateCollection)],
         interrupt: Interrupt<'_>,
     ) -> Result<OpTime> {
         let _turn = self.ddl_turn(interrupt)?;
-        self.refuse_existing(namespace)?;
-        spec.check()?;
-        if let Some(uuid) = spec.uuid
-            && let Some(other) = self.published.peek_catalog().by_uuid(&uuid)
-        {
-            bail!(Code::INVALID_UUID, "the collection {uuid} is there already, as {}", other.namespace);
-        }
-        let command = create_command(&self.definitions, namespace, spec)?;
-        self.run_commands(&[command], &[])
+        let command = |(namespace, spec): &(&str, &CreateCollection)| {
+            self.refuse_existing(namespace)?;
+            spec.check()?;
+            if let Some(uuid) = spec.uuid
+                && let Some(other) = self.published.peek_catalog().by_uuid(&uuid)
+            {
+                bail!(Code::INVALID_UUID, "the collection {uuid} is there already, as {}", other.namespace);
+            }
+            create_command(&self.definitions, namespace, spec)
+        };
+        let commands: Vec<_> = wanted.iter().map(command).collect::<Result<_>>()?;
+        self.run_commands(&commands, &[])
     }
 
     /// Errors: `NamespaceExists`, `DatabaseDifferCase`.

@@ -7,7 +7,7 @@ use sheaf_bson::doc;
 use sheaf_errors::Code;
 
 use super::support::*;
-use crate::{Engine, Options, Write};
+use crate::{CreateCollection, Engine, Options, Write};
 
 #[test]
 fn catalog_changes_survive_a_crash_and_a_clean_stop() {
@@ -42,6 +42,24 @@ fn catalog_changes_survive_a_crash_and_a_clean_stop() {
     assert_eq!(engine.stats().log_appends, 0);
     engine.drop_database("db", &|_| Ok(()), crate::Told::Here, GO_ON).unwrap();
     assert_eq!(engine.catalog().all().count(), 0);
+}
+
+#[test]
+fn collections_that_belong_together_are_made_in_one_commit() {
+    let (dir, engine) = fresh();
+    let spec = |options| CreateCollection { options, ..CreateCollection::default() };
+    let (plain, view) = (spec(doc! {}), spec(doc! { "viewOn": "made", "pipeline": [] }));
+    let before = engine.last_applied().index;
+    engine.create_collections(&[("db.made", &plain), ("db.shown", &view)], GO_ON).unwrap();
+    assert_eq!(engine.last_applied().index, before + 1);
+    let error = engine.create_collections(&[("db.other", &plain), ("db.shown", &view)], GO_ON).unwrap_err();
+    assert_eq!(error.code(), Code::NAMESPACE_EXISTS);
+    let names = |engine: &Engine| -> Vec<String> {
+        engine.catalog().collections("db").map(|one| one.namespace.clone()).collect()
+    };
+    assert_eq!(names(&engine), [C, "db.made", "db.shown"]);
+    let copy = crash_copy(dir.path());
+    assert_eq!(names(&open(copy.path())), [C, "db.made", "db.shown"]);
 }
 
 #[test]

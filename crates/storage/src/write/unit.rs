@@ -510,7 +510,7 @@ impl Write for WriteUnit<'_> {
 
     fn create_collection(&mut self, namespace: &str, spec: CreateCollection) -> Result<()> {
         self.flush()?;
-        self.last = Some(self.core.create_collection(namespace, &spec, self.interrupt)?);
+        self.last = Some(self.core.create_collections(&[(namespace, &spec)], self.interrupt)?);
         Ok(())
     }
 

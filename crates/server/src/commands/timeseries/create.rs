@@ -9,7 +9,7 @@ use sheaf_storage::{Collection, Told};
 use sheaf_timeseries::{BUCKETS_PREFIX, TimeseriesOptions, bucket_options, buckets_namespace, view_options};
 
 use super::buckets_of;
-use super::parts::{buckets, exists, make_view};
+use super::parts::{buckets, exists, make_both, make_view};
 use crate::commands::ddl::names;
 use crate::op::Operation;
 use crate::reply::Reply;
@@ -54,22 +54,35 @@ impl CreateTimeseries<'_> {
         let plain = self.options.normalize()?;
         let view_options = view_options(name, plain.as_raw().get_or_missing("collation"), &timeseries);
         let bucket_options = bucket_options(plain.as_raw(), expire, &timeseries);
-        let catalog = op.catalog();
-        if !only_buckets && let Some(existing) = catalog.collection(&namespace) {
-            let now = buckets_of(&catalog, existing);
-            if !is_same(existing, now, view_options.as_raw(), bucket_options.as_raw()) {
-                return Err(exists(&namespace));
+        let stop = op.interrupter();
+        loop {
+            let catalog = op.catalog();
+            if !only_buckets && let Some(existing) = catalog.collection(&namespace) {
+                let now = buckets_of(&catalog, existing);
+                if !is_same(existing, now, view_options.as_raw(), bucket_options.as_raw()) {
+                    return Err(exists(&namespace));
+                }
+                if now.is_some() {
+                    return Ok(Reply::ok());
+                }
             }
-            if now.is_some() {
+            if only_buckets || [&on, &namespace].iter().any(|part| catalog.collection(part).is_some()) {
+                make_buckets(op, &on, &timeseries, bucket_options)?;
+                if !only_buckets {
+                    op.note_commit(make_view(op.node(), &namespace, &view_options, &|| stop.check())?);
+                }
                 return Ok(Reply::ok());
             }
+            let buckets = op.making(&on, buckets(&timeseries, bucket_options.clone())?)?;
+            match make_both(op.node(), (&on, &buckets), (&namespace, &view_options), &|| stop.check()) {
+                // Somebody else has made something in the same moment: the same one, or another.
+                Err(error) if error.code() == Code::NAMESPACE_EXISTS => {}
+                made => {
+                    op.note_commit(made?);
+                    return Ok(Reply::ok());
+                }
+            }
         }
-        make_buckets(op, &on, &timeseries, bucket_options)?;
-        if !only_buckets {
-            let stop = op.interrupter();
-            op.note_commit(make_view(op.node(), &namespace, &view_options, &|| stop.check())?);
-        }
-        Ok(Reply::ok())
     }
 
     fn check_options(&self) -> Result<()> {
@@ -135,6 +148,7 @@ fn is_same(
         && now.is_none_or(|now| same(now.options.as_raw(), buckets, "expireAfterSeconds"))
 }
 
+/// Makes buckets, unless there are such.
 fn make_buckets(
     op: &Operation<'_>,
     namespace: &str,

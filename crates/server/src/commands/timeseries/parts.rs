@@ -40,6 +40,22 @@ pub fn check_bucket(buckets: &Collection, document: RawDoc<'_>) -> Result<()> {
     }
 }
 
+/// Makes buckets and the view on them, both or none.
+///
+/// Errors: `NamespaceExists` if something has one of the names.
+pub fn make_both(
+    node: &Node,
+    (buckets, spec): (&str, &CreateCollection),
+    (namespace, options): (&str, &DocBuf),
+    interrupt: Interrupt<'_>,
+) -> Result<OpTime> {
+    let _turn = views::turn(node, interrupt)?;
+    views::prepare(node.engine(), names::split(namespace).0, interrupt)?;
+    let view = CreateCollection { options: options.clone(), ..CreateCollection::default() };
+    node.engine().create_collections(&[(buckets, spec), (namespace, &view)], interrupt)?;
+    views::follow(node.engine(), namespace, interrupt)
+}
+
 /// Makes the view on buckets that are there.
 ///
 /// Errors: `NamespaceExists` if something else has the name.

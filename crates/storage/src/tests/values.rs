@@ -201,7 +201,11 @@ fn files_go_when_nothing_in_them_is_wanted_and_nobody_reads_it() {
     }
     assert_eq!(count, 600);
     drop(cursor);
-    engine.core().collect_values().unwrap();
+    // The thread that does this beside may be in the middle of it.
+    let began = std::time::Instant::now();
+    while files(dir.path()) > IN_THE_LOG && began.elapsed() < std::time::Duration::from_secs(20) {
+        engine.core().collect_values().unwrap();
+    }
     let after = files(dir.path());
     assert!(after <= IN_THE_LOG, "{after} of {before} files are left");
     let kept: BTreeMap<_, _> = expected.into_iter().filter(|(id, _)| id % 5 == 0).collect();

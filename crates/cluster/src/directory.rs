@@ -332,10 +332,6 @@ impl Directory {
             self.databases.write().remove(db);
             return Ok(None);
         };
-        // What is known of a shard may be older than the database: another set may have come in its place under its name.
-        if self.databases.read().get(db).is_none_or(|known| *known.shard != *primary) {
-            self.look_for_shards(go_on)?;
-        }
         let shard = self.shard(primary, go_on)?;
         let mut databases = self.databases.write();
         if self.forgotten.load(Ordering::SeqCst) == forgotten {

@@ -231,8 +231,6 @@ impl<'o, 'a> Route<'o, 'a> {
             return Err(laid_out_anew(&error));
         }
         if is_same {
-            // What it was sent to may be no shard any more, but another set that has its name.
-            _ = op.blocking(|| op.router.directory.look_for_shards(&|| op.check_interrupt()));
             op.blocking(|| self.pause())?;
         }
         Ok(())

@@ -104,6 +104,7 @@ impl AddShard<'_> {
                 return Ok(done);
             }
         }
+        self.check_name(op, name, &address)?;
         let set = ReplicaSet::new(&address, &op.router.membership);
         let brought = self.check_empty(op, &set, &known)?;
         let cluster_id = op.router.cluster_id(&go_on)?;
@@ -124,6 +125,22 @@ impl AddShard<'_> {
         // What was set meanwhile was told to the others. Should it be out of reach just now, each router goes on to tell it.
         let _ = op.router.tell_parameters(&shard, &go_on);
         Ok(Reply::ok().with("shardAdded", name))
+    }
+
+    /// Refuses a removed shard's name to another set: members that know the first one by it may ask that one, how a transaction has ended, too.
+    fn check_name(&self, op: &Operation<'_>, name: &str, address: &SetAddress) -> Result<()> {
+        let go_on = || op.check_interrupt();
+        let removed = op.router.directory.find("removedShards", &doc! { "_id": name }, &go_on)?;
+        let host = removed.first().and_then(|shard| shard.as_raw().get("host")?.as_str());
+        let Some(host) = host else { return Ok(()) };
+        if host.parse::<SetAddress>()?.name == address.name {
+            return Ok(());
+        }
+        bail!(
+            Code::ILLEGAL_OPERATION,
+            "'{}' cannot be added as '{name}': another set, '{host}', has been the shard of this name. Give the new one another name",
+            self.address
+        )
     }
 
     /// A new shard brings no databases: what a cluster has is made through it. Gives those that a cluster's first shard brings.

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use sheaf_aggregate::stages::change_stream::ResumeToken;
 use sheaf_bson::{ArrayBuf, DocBuf, Timestamp, Value, doc};
 use sheaf_client::Message;
-use sheaf_cluster::{Asker, Call, Clock, GoOn, QUICK, no_longer_than};
+use sheaf_cluster::{Asker, Call, Clock, ELECTION, GoOn, QUICK, no_longer_than};
 use sheaf_errors::{Code, Error, Result};
 
 use super::input::Input;
@@ -49,6 +49,8 @@ pub struct Inputs {
     doubted: Option<(u64, Instant)>,
     /// When shards have been removed.
     removed: BTreeMap<String, u64>,
+    /// How long one is waited for that was removed again before its addition was heard of.
+    patience: Duration,
 }
 
 impl Inputs {
@@ -57,7 +59,8 @@ impl Inputs {
         let watch_lost = watch.is_none().then(Instant::now);
         let (doubted, removed) = Default::default();
         let asked = Instant::now();
-        Inputs { link, opening, shards, watch, watch_lost, unheard: 0, asked, doubted, removed }
+        let patience = ELECTION;
+        Inputs { link, opening, shards, watch, watch_lost, unheard: 0, asked, doubted, removed, patience }
     }
 
     /// The event at hand of one of them.
@@ -160,6 +163,7 @@ impl Inputs {
 
     /// Opens cursors on shards that were added, and ends the part of those that were removed.
     fn follow_shards(&mut self, go_on: GoOn<'_>) -> Result<()> {
+        self.patience = ELECTION;
         if self.watch.is_none() && self.watch_lost.is_some_and(|lost| lost.elapsed() > AGAIN) {
             self.watch_lost = Some(Instant::now());
             // The events of the shards that are known do not wait for it.
@@ -218,7 +222,12 @@ impl Inputs {
         if self.shards.iter().all(|input| input.name() != name || input.has_left()) {
             // A removal that was taken back leaves the shard's document as it was.
             let behind = self.removed.get(name).map_or(behind, |removed| behind.max(*removed));
-            self.shards.extend(self.opening.on_shard_at(&self.link, name, host, Some(behind), go_on)?);
+            let patience = self.patience;
+            match self.opening.on_shard_at(&self.link, name, host, Some(behind), patience, go_on)? {
+                Some(added) => self.shards.push(added),
+                // The client does not wait for each of several that are gone.
+                None => self.patience = QUICK,
+            }
         }
         Ok(())
     }

@@ -1,5 +1,7 @@
 //! What is asked of each shard that takes part in a change stream.
 
+use std::time::Duration;
+
 use sheaf_aggregate::stages::change_stream::{ChangeStream, FullDocument, Start};
 use sheaf_bson::{ArrayBuf, DocBuf, RawDoc, Timestamp, Value, doc};
 use sheaf_cluster::{ELECTION, GoOn, Shard, no_longer_than};
@@ -137,7 +139,7 @@ impl Opening {
     }
 
     /// The same on one that may have been removed by the time that its addition is heard of; `host` is where `config.shards` said that it is, if it has.
-    /// `None`: it is none any more, and does not answer.
+    /// `None`: it is none any more, and does not answer within `patience`.
     ///
     /// Errors: as those of [`Opening::on_shard`].
     pub fn on_shard_at(
@@ -146,6 +148,7 @@ impl Opening {
         name: &str,
         host: Option<&str>,
         behind: Option<u64>,
+        patience: Duration,
         go_on: GoOn<'_>,
     ) -> Result<Option<Input>> {
         let Some(host) = host else { return self.on_shard(link, name, behind, go_on).map(Some) };
@@ -156,10 +159,10 @@ impl Opening {
             opened => return opened.map(Some),
         }
         let removed = directory.removed_shard(name, host)?;
-        match self.open(link, removed, behind, &no_longer_than(ELECTION, go_on)) {
+        match self.open(link, removed, behind, &no_longer_than(patience, go_on)) {
             Err(error) => {
                 go_on()?;
-                tracing::debug!(%error, shard = name, "a shard that was removed tells nothing");
+                tracing::warn!(%error, shard = name, "a shard that was removed does not answer: a change stream lacks what happened there");
                 Ok(None)
             }
             opened => opened.map(Some),
@@ -187,7 +190,7 @@ impl Opening {
     ) -> Result<Vec<Input>> {
         let mut parts = Vec::new();
         for Earlier { host, behind, until } in members::earlier(changes, name, added) {
-            let part = self.on_shard_at(link, name, host, behind, go_on)?;
+            let part = self.on_shard_at(link, name, host, behind, ELECTION, go_on)?;
             parts.extend(part.map(|mut part| {
                 part.leave(until);
                 part

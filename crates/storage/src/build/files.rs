@@ -3,11 +3,13 @@
 use std::path::{Path, PathBuf};
 
 use rocksdb::{IngestExternalFileOptions, SstFileWriter};
-use sheaf_errors::Result;
+use sheaf_errors::{Code, Result, bail};
 
+use crate::catalog::Collection;
 use crate::core::Core;
 use crate::db::{Db, io_error};
 use crate::keys::PREFIX;
+use crate::write::changes::REFUSED_KEY_BYTES;
 
 /// A file is closed when it has grown to this.
 const FILE_BYTES: u64 = 64 << 20;
@@ -17,6 +19,40 @@ const LONG_KEYS_BYTES: u64 = 16 << 20;
 
 /// A key of which a block has only a few.
 const LONG_KEY_BYTES: usize = 1 << 10;
+
+/// What long keys of a build will take of memory: the smallest and largest key of each file are there.
+pub(super) struct LongKeys {
+    bytes: u64,
+    max: u64,
+}
+
+impl LongKeys {
+    pub fn new(core: &Core) -> LongKeys {
+        let flushes = &core.flushes;
+        LongKeys { bytes: 0, max: flushes.file_key_bytes_max().saturating_sub(flushes.file_key_bytes()) }
+    }
+
+    /// Counts a key of this length.
+    ///
+    /// Errors: `ExceededMemoryLimit`, where an insert of so long a key would be refused, too.
+    pub fn add(&mut self, len: usize, collection: &Collection) -> Result<()> {
+        if len <= REFUSED_KEY_BYTES {
+            return Ok(());
+        }
+        let len = len as u64;
+        // Two of those that are in a file.
+        self.bytes += (len * len * 2 / LONG_KEYS_BYTES).min(len);
+        if self.bytes <= self.max {
+            return Ok(());
+        }
+        bail!(
+            Code::EXCEEDED_MEMORY_LIMIT,
+            "Index keys of over {REFUSED_KEY_BYTES} bytes would take more memory than {} bytes, so that {} cannot be indexed by them",
+            self.max,
+            collection.namespace
+        );
+    }
+}
 
 /// Writes entries, which come in order of their keys, to files: each holds entries of one number only.
 pub(super) struct Files<'o> {

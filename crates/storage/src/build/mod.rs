@@ -12,6 +12,7 @@
 //! The members of a replica set that follow build at the same time as the primary, each for itself ([`follow`]). Who may
 //! write to the index when is a matter of [`turn`].
 
+mod admission;
 mod beside;
 mod files;
 mod folder;
@@ -43,7 +44,7 @@ use crate::options::{Interrupt, OpTime};
 use crate::read::view::View;
 use crate::sequencer::stays_here;
 use beside::{Give, beside};
-use files::Files;
+use files::{Files, LongKeys};
 use folder::Folder;
 pub(crate) use folder::clear_folder;
 pub(crate) use replay::mark_key;
@@ -65,6 +66,9 @@ const PATIENCE: Duration = Duration::from_millis(20);
 const WORK_AT_ONCE: usize = 1 << 14;
 const DOCUMENT_WORK: usize = 16;
 const BYTES_OF_WORK: usize = 4;
+/// Sorted entries that are written between two looks; one of so many bytes more counts as two.
+const CHECK_AFTER: usize = 4096;
+const BYTES_OF_CHECK: usize = 1 << 10;
 /// Generations, before the last one is taken whatever its size.
 const GENERATIONS_MAX: usize = 12;
 
@@ -126,6 +130,11 @@ impl Core {
             match built {
                 // Somebody else builds one of them: it exists or not when that is over.
                 Err(error) if error.code() == Code::INDEX_BUILD_ALREADY_IN_PROGRESS => {
+                    // Or nobody does: it could not be taken back when it failed.
+                    if self.base.leads() && self.has_orphans() {
+                        self.abort_orphaned_builds()?;
+                        continue;
+                    }
                     self.wait_for_other(namespace, before.as_ref(), interrupt)?;
                 }
                 built => return built,
@@ -181,6 +190,12 @@ impl Core {
         })
     }
 
+    /// Whether some index is unfinished that nobody here builds.
+    fn has_orphans(&self) -> bool {
+        let is_orphan = |index: &Arc<Index>| !index.ready && !self.definitions.builds().has(index.ident);
+        self.published.catalog().all().any(|collection| collection.maintained().any(is_orphan))
+    }
+
     /// Removes unfinished indexes that nobody here builds. What a new primary has built while it followed, it ends itself.
     pub fn abort_orphaned_builds(&self) -> Result<()> {
         let go_on = || Ok(());
@@ -211,6 +226,7 @@ impl Core {
         interrupt: Interrupt<'_>,
         wanted: impl Fn(&Collection) -> Result<Vec<Index>>,
     ) -> Result<OpTime> {
+        let _place = self.place_for_build(namespace, interrupt)?;
         let mut build = match self.announce(namespace, interrupt, wanted)? {
             Announced::Done(at) => return Ok(at),
             Announced::Building(build) => build,
@@ -229,7 +245,7 @@ impl Core {
         let mut filled = Ok(());
         (self.base.options.block)(&mut || filled = self.fill(build, interrupt));
         filled?;
-        let closed = build.collection.state.gate.close(&self.base.options.block, interrupt)?;
+        let closed = self.close_politely(&build.collection, interrupt)?;
         self.finish(build, closed, interrupt)
     }
 
@@ -247,7 +263,7 @@ impl Core {
             if collection.is_oplog() {
                 bail!(Code::CANNOT_CREATE_INDEX, "cannot have an index on the oplog");
             }
-            let closed = collection.state.gate.close(&self.base.options.block, interrupt)?;
+            let closed = self.close_politely(&collection, interrupt)?;
             let _turn = self.ddl_turn(interrupt)?;
             let Some(current) = self
                 .published
@@ -321,7 +337,10 @@ impl Core {
 
     /// Closes the generation that writers fill, and drains it; not if it would need a long wait.
     fn drain_generation(&self, build: &Build, interrupt: Interrupt<'_>) -> Result<()> {
-        let Some(closed) = self.close_shortly(&build.collection, interrupt)? else { return Ok(()) };
+        let Some(closed) = self.close_shortly(&build.collection, interrupt)? else {
+            std::thread::sleep(PATIENCE);
+            return Ok(());
+        };
         let generations: Vec<u8> = {
             // Entries that others have ordered are applied past the gate.
             let _still = self.still();
@@ -344,10 +363,7 @@ impl Core {
         };
         match collection.state.gate.close(&self.base.options.block, &in_time) {
             Ok(closed) => Ok(Some(closed)),
-            Err(error) if error.code() == Code::LOCK_TIMEOUT => {
-                std::thread::sleep(PATIENCE);
-                Ok(None)
-            }
+            Err(error) if error.code() == Code::LOCK_TIMEOUT => Ok(None),
             Err(error) => Err(error),
         }
     }
@@ -365,6 +381,7 @@ impl Core {
         };
         let mut keys = KeySet::default();
         let (mut value, mut skipped, mut work) = (Vec::new(), Vec::new(), 0);
+        let mut long = LongKeys::new(self);
         beside("sheaf-read", read, |record_key, doc| {
             work += DOCUMENT_WORK + doc.len() / BYTES_OF_WORK;
             if work >= WORK_AT_ONCE {
@@ -385,6 +402,7 @@ impl Core {
                 sheaf_meter::tick(ENTRY_COST.saturating_mul(keys.len() as u32))?;
                 index.multikey.add(&keys.arrays);
                 for (key, type_bits) in keys.iter() {
+                    long.add(key.len() + record_key.len(), &build.collection)?;
                     value.clear();
                     put_length(record_key.len(), &mut value);
                     value.extend_from_slice(type_bits);
@@ -411,10 +429,11 @@ impl Core {
         let mut index: Option<&Arc<Index>> = None;
         let mut last: Option<Vec<u8>> = None;
         let (mut beside, mut out) = (Vec::new(), Vec::new());
-        let mut seen = 0u64;
+        let mut seen = 0;
         sorter.finish(|full, value| {
-            seen += 1;
-            if seen.is_multiple_of(4096) {
+            seen += 1 + full.len() / BYTES_OF_CHECK;
+            if seen >= CHECK_AFTER {
+                seen = 0;
                 check()?;
             }
             let Some(ident) = full.first_chunk().map(|bytes| u32::from_be_bytes(*bytes)) else {
@@ -498,7 +517,8 @@ impl Core {
             && let Err(error) =
                 self.run_commands(&[build_command("abortIndexBuild", collection, &build.indexes)], &[])
         {
-            return error;
+            // Whoever wants the index next takes it back: see `create_indexes`.
+            tracing::warn!(%error, namespace = collection.namespace, "a failed index build cannot be taken back yet");
         }
         if error.code() == Code::INDEX_BUILD_ABORTED {
             return error;

@@ -8,7 +8,7 @@
 //! never waits for the pipeline (for room in memtables neither) before its files are in.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -125,6 +125,8 @@ impl Turn {
 /// The builds at work here.
 #[derive(Default)]
 pub(crate) struct Builds {
+    /// How many of those that commands run have a place.
+    at_work: AtomicUsize,
     turns: Mutex<{ rank::LEAF }, Vec<Arc<Turn>>>,
     /// Threads of builds that no command runs.
     threads: Mutex<{ rank::LEAF }, Vec<JoinHandle<()>>>,
@@ -159,6 +161,11 @@ impl Builds {
 
     pub fn count(&self) -> usize {
         self.turns.lock().len()
+    }
+
+    /// How many of those that commands run have a place: see [`super::admission`].
+    pub(super) fn at_work(&self) -> &AtomicUsize {
+        &self.at_work
     }
 
     /// Notes a thread, for [`Builds::join`].

@@ -99,6 +99,27 @@ fn what_is_larger_than_memory_is_spilled_and_recovery_does_not_build_again() {
 }
 
 #[test]
+fn a_build_that_waits_for_a_long_write_lets_others_in() {
+    let (_dir, engine) = fresh();
+    fill(&engine, 0, 20, |n| n);
+    std::thread::scope(|scope| {
+        let mut long = engine.write(GO_ON);
+        let collection = long.collection(C).unwrap().unwrap();
+        long.insert(&collection, doc! { "_id": 100, "a": 0 }.as_raw()).unwrap();
+        let built = scope.spawn(|| build(&engine, C, &index_spec(doc! { "a": 1 }, "a_1", doc! {})));
+        for id in 200..230 {
+            put(&engine, id, id);
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        assert!(!built.is_finished(), "the build did not wait");
+        long.commit().unwrap();
+        built.join().unwrap().unwrap();
+    });
+    assert_eq!(entries(&engine), 51);
+    assert_valid(&engine, C);
+}
+
+#[test]
 fn duplicates_that_go_during_the_build_do_no_harm() {
     // Which of the two documents of the snapshot goes, or gets another key.
     type Work = fn(&Engine);

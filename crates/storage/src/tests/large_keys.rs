@@ -147,6 +147,9 @@ fn long_keys_are_refused_where_those_of_files_take_too_much() {
     drop(engine);
     let engine = open(dir.path());
     assert!(insert(&engine, C, &long(0)).is_err());
+    // And so does who would build an index of them.
+    let refused = build(&engine, C, &index_spec(doc! { "a": -1 }, "a_-1", doc! {})).unwrap_err();
+    assert_eq!(refused.code(), sheaf_errors::Code::EXCEEDED_MEMORY_LIMIT, "{refused}");
     // What is there can be deleted, and then there is room again.
     for n in 0..n {
         let mut unit = engine.write(GO_ON);

@@ -18,7 +18,7 @@ use crate::read::view::View;
 use crate::write::Op;
 
 /// A table file has two keys of this length for every 16 MB of them, or more: not worth counting.
-const LONG_KEY_BYTES: usize = 16 << 10;
+pub(crate) const REFUSED_KEY_BYTES: usize = 16 << 10;
 
 /// What it costs to look up a key, as the meter counts.
 const LOOKUP: u32 = 20;
@@ -121,12 +121,12 @@ impl Changes {
     /// Errors: `ExceededMemoryLimit`.
     pub fn check_long_keys(&self, flushes: &Flushes, collection: &Collection, op: Op<'_>) -> Result<()> {
         let used = flushes.file_key_bytes();
-        if used < flushes.file_key_bytes_max() || self.longest_new_key(collection, op) <= LONG_KEY_BYTES {
+        if used < flushes.file_key_bytes_max() || self.longest_new_key(collection, op) <= REFUSED_KEY_BYTES {
             return Ok(());
         }
         bail!(
             Code::EXCEEDED_MEMORY_LIMIT,
-            "Long index keys take {used} bytes of memory already, so that no more keys of over {LONG_KEY_BYTES} \
+            "Long index keys take {used} bytes of memory already, so that no more keys of over {REFUSED_KEY_BYTES} \
              bytes can be added to {}",
             collection.namespace
         );

@@ -20,6 +20,9 @@ use crate::sharding::rows::Change;
 pub(super) const SHARDS: &str = "config.shards";
 const TAGS: &str = "config.tags";
 
+/// Which sets were shards, `{_id: "s1", host: "set/host:port,..."}`: another one does not get the name (`addShard`).
+pub(super) const REMOVED_SHARDS: &str = "config.removedShards";
+
 /// What is left on a shard.
 struct Remaining {
     /// Of sharded collections: the balancer moves them.
@@ -309,8 +312,10 @@ impl Conductor {
         let set = self.set(shard);
         let known = self.change(go_on, |change| {
             let known = change.get(SHARDS, Value::String(shard))?;
-            if known.is_some() {
+            if let Some(known) = &known {
                 change.remove(SHARDS, Value::String(shard))?;
+                let host = known.as_raw().get_or_missing("host");
+                change.put(REMOVED_SHARDS, doc! { "_id": shard, "host": host }.as_raw())?;
                 self.note(change, "removeShard", "", doc! { "shard": shard }.as_raw())?;
             }
             Ok(known)

@@ -64,7 +64,7 @@ const DATABASES: &str = "config.databases";
 const ROUND: Duration = Duration::from_millis(500);
 
 /// The collections of the directory, and the keys of their indexes, all of which are unique.
-const COLLECTIONS: [(&str, &[&[&str]]); 11] = [
+const COLLECTIONS: [(&str, &[&[&str]]); 12] = [
     (DATABASES, &[]),
     ("config.collections", &[]),
     ("config.chunks", &[&["uuid", "min"], &["uuid", "lastmod"]]),
@@ -75,6 +75,7 @@ const COLLECTIONS: [(&str, &[&[&str]]); 11] = [
     ("config.migrations", &[]),
     ("config.ddl", &[]),
     ("config.shards", &[]),
+    (drain::REMOVED_SHARDS, &[]),
     ("config.reshardingOperations", &[]),
 ];
 

@@ -1,13 +1,11 @@
 //! Items that are sorted in memory, and become a run.
 
-use std::fs::File;
-use std::io::{BufWriter, Write};
 use std::path::Path;
 
 use sheaf_errors::Result;
 
-use super::{BUFFER_BYTES_MAX, ITEM_COST};
-use crate::folder::file_error;
+use super::ITEM_COST;
+use super::runs::RunWriter;
 use crate::keys::PREFIX;
 
 /// What an item takes besides its bytes.
@@ -94,15 +92,12 @@ impl Batch {
 
     /// Writes its items to a file, sorted. It is empty afterwards, and keeps its memory.
     pub fn write_run(&mut self, path: &Path) -> Result<()> {
-        let failed = |e: std::io::Error| file_error("writing a sorted run", path, &e);
-        let mut out = BufWriter::with_capacity(BUFFER_BYTES_MAX, File::create(path).map_err(failed)?);
-        let mut write = |item: &[u8], key_len: usize| {
-            out.write_all(&(key_len as u32).to_le_bytes())?;
-            out.write_all(&((item.len() - key_len) as u32).to_le_bytes())?;
-            out.write_all(item)
-        };
-        self.sorted(|item, key_len| write(item, key_len).map_err(failed))?;
-        out.into_inner().map_err(|e| failed(e.into_error()))?;
+        let mut out = RunWriter::create(path)?;
+        self.sorted(|item, key_len| {
+            let (key, value) = item.split_at(key_len);
+            out.write(key, value)
+        })?;
+        out.finish()?;
         self.bytes.clear();
         self.groups.iter_mut().for_each(|(_, items)| items.clear());
         self.count = 0;

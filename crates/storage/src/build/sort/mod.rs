@@ -89,9 +89,10 @@ impl Sorter {
             });
         }
         self.spill()?;
-        let Sorter { runs, spilling, memory_bytes, batch, .. } = self;
+        let Sorter { dir, runs, spilling, memory_bytes, batch } = self;
         drop(batch);
         spilling.finish()?;
+        let runs = runs::few(runs, &dir, memory_bytes)?;
         beside("sheaf-merge", |give| runs::merge(&runs, memory_bytes, give), each)
     }
 }

@@ -1,17 +1,20 @@
 //! Sorted runs in files, and their merge.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
 use std::collections::binary_heap::PeekMut;
+use std::collections::{BinaryHeap, VecDeque};
 use std::fs::File;
-use std::io::{BufReader, Read};
+use std::io::{BufReader, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 
-use sheaf_errors::Result;
+use sheaf_errors::{Error, Result};
 
 use super::{BUFFER_BYTES_MAX, BUFFER_BYTES_MIN, ITEM_COST};
 use crate::build::beside::Give;
-use crate::folder::file_error;
+use crate::folder::{file_error, remove};
+
+/// So many runs are merged at once: each has a file open, and a buffer.
+const MERGED_MAX: usize = if cfg!(test) { 3 } else { 64 };
 
 /// Hands over the items of all runs, keys and values, in the order of the keys. Their buffers take so much memory together.
 pub(super) fn merge(runs: &[PathBuf], memory_bytes: usize, each: Give<'_>) -> Result<()> {
@@ -31,6 +34,55 @@ pub(super) fn merge(runs: &[PathBuf], memory_bytes: usize, each: Give<'_>) -> Re
         }
     }
     Ok(())
+}
+
+/// Merges the oldest runs into larger ones until there are so few that they can be merged at once.
+pub(super) fn few(runs: Vec<PathBuf>, dir: &Path, memory_bytes: usize) -> Result<Vec<PathBuf>> {
+    let mut runs = VecDeque::from(runs);
+    let mut made = 0;
+    while runs.len() > MERGED_MAX {
+        let some: Vec<PathBuf> = runs.drain(..MERGED_MAX).collect();
+        let path = dir.join(format!("merged{made:06}.run"));
+        made += 1;
+        let mut out = RunWriter::create(&path)?;
+        merge(&some, memory_bytes, &mut |key, value| out.write(key, value))?;
+        out.finish()?;
+        some.iter().try_for_each(|run| remove(run))?;
+        runs.push_back(path);
+    }
+    Ok(runs.into())
+}
+
+/// Writes a run.
+pub(super) struct RunWriter<'p> {
+    path: &'p Path,
+    out: BufWriter<File>,
+}
+
+impl<'p> RunWriter<'p> {
+    pub fn create(path: &'p Path) -> Result<RunWriter<'p>> {
+        let file = File::create(path).map_err(|e| RunWriter::failed(path, &e))?;
+        Ok(RunWriter { path, out: BufWriter::with_capacity(BUFFER_BYTES_MAX, file) })
+    }
+
+    fn failed(path: &Path, error: &std::io::Error) -> Error {
+        file_error("writing a sorted run", path, error)
+    }
+
+    pub fn write(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+        let mut write = || {
+            self.out.write_all(&(key.len() as u32).to_le_bytes())?;
+            self.out.write_all(&(value.len() as u32).to_le_bytes())?;
+            self.out.write_all(key)?;
+            self.out.write_all(value)
+        };
+        write().map_err(|e| RunWriter::failed(self.path, &e))
+    }
+
+    pub fn finish(self) -> Result<()> {
+        let written = self.out.into_inner();
+        written.map(drop).map_err(|e| RunWriter::failed(self.path, &e.into_error()))
+    }
 }
 
 /// A spilled run, at one of its items.

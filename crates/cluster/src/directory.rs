@@ -61,6 +61,8 @@ const FRESH_DATABASE: Duration = Duration::from_secs(1);
 #[derive(Default)]
 struct Shards {
     by_name: BTreeMap<Arc<str>, Shard>,
+    /// When each was added (`topologyTime`): one of this name that is removed and added again may be other machines.
+    added: BTreeMap<Arc<str>, u64>,
     read: Option<Instant>,
 }
 
@@ -213,7 +215,8 @@ impl Directory {
         self.databases.write().clear();
         self.collections.forget(None);
         let mut shards = self.shards.write();
-        *shards = Arc::new(Shards { by_name: shards.by_name.clone(), read: None });
+        *shards =
+            Arc::new(Shards { by_name: shards.by_name.clone(), added: shards.added.clone(), read: None });
     }
 
     /// Forgets where a database lives, and its collections.
@@ -249,27 +252,33 @@ impl Directory {
     }
 
     fn read_shards_now(&self, known: &Shards, go_on: GoOn<'_>) -> Result<()> {
-        let mut by_name = BTreeMap::new();
+        let (mut by_name, mut added) = (BTreeMap::<Arc<str>, Shard>::new(), BTreeMap::new());
         for entry in self.find("shards", &doc! {}, go_on)? {
             let entry = entry.as_raw();
             let text = |key: &str| entry.get(key).and_then(|value| value.as_str());
             let (Some(name), Some(host)) = (text("_id"), text("host")) else { continue };
-            let address = host.parse::<SetAddress>()?;
+            let time = entry.get("topologyTime").map_or(0, |time| match time {
+                Value::Timestamp(time) => time.0,
+                _ => 0,
+            });
             let set = match known.by_name.get(name) {
-                // It may have been removed, and another set added by its name.
-                Some(known) if known.set.name() == address.name => known.set.clone(),
+                Some(shard) if known.added.get(name) == Some(&time) => shard.set.clone(),
                 _ if name == CONFIG_SHARD => self.config.clone(),
-                _ => ReplicaSet::of_shard(&address, &self.config.membership, self.look()),
+                _ => {
+                    let address = host.parse::<SetAddress>()?;
+                    ReplicaSet::of_shard(&address, &self.config.membership, self.look())
+                }
             };
             let draining = entry.get("draining").is_some_and(|draining| draining.truthy());
             let name: Arc<str> = name.into();
+            added.insert(name.clone(), time);
             by_name.insert(name.clone(), Shard { name, set, draining });
         }
         let stays =
-            |shard: &Shard| by_name.get(&shard.name).is_some_and(|now| now.set.name() == shard.set.name());
+            |shard: &Shard| by_name.get(&shard.name).is_some_and(|now| Arc::ptr_eq(&now.set, &shard.set));
         let left = known.by_name.values().filter(|shard| !stays(shard));
         let left: Vec<Shard> = left.cloned().collect();
-        *self.shards.write() = Arc::new(Shards { by_name, read: Some(Instant::now()) });
+        *self.shards.write() = Arc::new(Shards { by_name, added, read: Some(Instant::now()) });
         left.iter().for_each(|shard| self.has_left(shard));
         Ok(())
     }

@@ -153,3 +153,20 @@ def a_removed_shards_name_stays_its_sets(cluster):
         client.drop_database("second")
         remove(client, "shard1")
         refused(20, lambda: client.admin.command("addShard", cluster.address(other), name="shard1"))
+
+
+@alone(shards=2, members=1, routers=2, balances=True)
+def a_set_that_was_made_anew_is_a_shard_again(cluster):
+    """Of the same name, on other ports, while the first one's process is gone."""
+    with ReplicaSet([{}], name="shard1", args=["--shardsvr"]) as anew, cluster.client(0) as client, cluster.client(1) as stale:
+        client.admin.command("enableSharding", "first", primaryShard="shard1")
+        stale.first.plants.insert_one({"_id": 0})
+        client.admin.command("movePrimary", "first", to="shard0")
+        remove(client, "shard1")
+        cluster.shards[1].servers[0].kill()
+        assert client.admin.command("addShard", cluster.address(anew))["shardAdded"] == "shard1"
+        client.admin.command("enableSharding", "second", primaryShard="shard1")
+        client.second.plants.insert_one({"_id": 1})
+        stale.second.plants.insert_one({"_id": 2})
+        client.admin.command("movePrimary", "second", to="shard0")
+        assert sorted(document["_id"] for document in stale.second.plants.find()) == [1, 2]

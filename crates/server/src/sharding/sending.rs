@@ -79,8 +79,15 @@ impl ShardServer {
     ///
     /// Errors: that of the reply; those of the way there and of `go_on`.
     pub fn ask_shard(&self, to: &str, command: &DocBuf, go_on: Interrupt<'_>) -> Result<DocBuf> {
-        let shard = self.directory()?.shard(to, &|| go_on())?;
-        sheaf_cluster::run(&shard.set, &self.clock, "admin", command, true, &|| go_on())
+        let ask = || {
+            let shard = self.directory()?.shard(to, &|| go_on())?;
+            sheaf_cluster::run(&shard.set, &self.clock, "admin", command, true, &|| go_on())
+        };
+        match ask() {
+            // What was known by this name was removed, and it may have been added again as other machines.
+            Err(error) if error.code() == Code::SHARD_NOT_FOUND => ask(),
+            done => done,
+        }
     }
 
     /// Has the primary of this member's own shard write an entry, if its log has not come as far as this time: so that this member, which

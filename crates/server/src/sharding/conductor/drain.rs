@@ -21,7 +21,7 @@ pub(super) const SHARDS: &str = "config.shards";
 const TAGS: &str = "config.tags";
 
 /// Which sets were shards, `{_id: "s1", host: "set/host:port,..."}`: another one does not get the name (`addShard`).
-pub(super) const REMOVED_SHARDS: &str = "config.removedShards";
+const REMOVED_SHARDS: &str = "config.removedShards";
 
 /// What is left on a shard.
 struct Remaining {

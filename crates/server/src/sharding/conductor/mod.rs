@@ -75,7 +75,7 @@ const COLLECTIONS: [(&str, &[&[&str]]); 12] = [
     ("config.migrations", &[]),
     ("config.ddl", &[]),
     ("config.shards", &[]),
-    (drain::REMOVED_SHARDS, &[]),
+    ("config.removedShards", &[]),
     ("config.reshardingOperations", &[]),
 ];
 

@@ -134,14 +134,19 @@ def what_a_set_does_while_it_is_no_shard_is_no_event(cluster):
         assert events == [("insert", key) for key in (0, "once", 1, 2, 3, "twice", 4)], events
 
 
+def known_and_removed(client, stale):
+    """shard1 leaves, after both routers and shard0 have talked to it."""
+    client.admin.command("enableSharding", "first", primaryShard="shard1")
+    stale.first.plants.insert_one({"_id": 0})
+    client.admin.command("movePrimary", "first", to="shard0")
+    remove(client, "shard1")
+
+
 @alone(shards=2, members=1, routers=2, balances=True)
 def a_removed_shards_name_stays_its_sets(cluster):
     """Members that know a set by that name would ask it, and be told of transactions that another one has."""
     with ReplicaSet([{}], name="other", args=["--shardsvr"]) as other, cluster.client(0) as client, cluster.client(1) as stale:
-        client.admin.command("enableSharding", "first", primaryShard="shard1")
-        stale.first.plants.insert_one({"_id": 0})
-        client.admin.command("movePrimary", "first", to="shard0")
-        remove(client, "shard1")
+        known_and_removed(client, stale)
         for router in (client, stale):
             refused(20, lambda: router.admin.command("addShard", cluster.address(other), name="shard1"))
         assert client.admin.command("addShard", cluster.address(other))["shardAdded"] == "other"
@@ -159,10 +164,7 @@ def a_removed_shards_name_stays_its_sets(cluster):
 def a_set_that_was_made_anew_is_a_shard_again(cluster):
     """Of the same name, on other ports, while the first one's process is gone."""
     with ReplicaSet([{}], name="shard1", args=["--shardsvr"]) as anew, cluster.client(0) as client, cluster.client(1) as stale:
-        client.admin.command("enableSharding", "first", primaryShard="shard1")
-        stale.first.plants.insert_one({"_id": 0})
-        client.admin.command("movePrimary", "first", to="shard0")
-        remove(client, "shard1")
+        known_and_removed(client, stale)
         cluster.shards[1].servers[0].kill()
         assert client.admin.command("addShard", cluster.address(anew))["shardAdded"] == "shard1"
         client.admin.command("enableSharding", "second", primaryShard="shard1")

@@ -549,16 +549,26 @@ impl Log {
         self.retain_bytes.load(Ordering::Relaxed)
     }
 
+    /// Gives the disk back what is held for new segments.
+    pub fn clear_spares(&self) {
+        self.spares.clear();
+    }
+
     /// Removes the oldest segments that hold only entries at or below `unneeded` and that are not
     /// within the bytes to retain. Returns how many were removed.
     pub fn retain(&self, unneeded: u64) -> Result<usize> {
+        self.retain_at_least(unneeded, self.retain_bytes())
+    }
+
+    /// [`Log::retain`], with so many bytes to retain.
+    pub fn retain_at_least(&self, unneeded: u64, keep: u64) -> Result<usize> {
         let mut removed = Vec::new();
         {
             let mut segments = lock(&self.shared.segments);
             let mut bytes: u64 = segments.iter().map(|s| s.bytes).sum();
             while segments.len() > 1
                 && segments[1].first_index <= unneeded + 1
-                && bytes.saturating_sub(segments[0].bytes) >= self.retain_bytes.load(Ordering::Relaxed)
+                && bytes.saturating_sub(segments[0].bytes) >= keep
             {
                 bytes -= segments[0].bytes;
                 removed.push(segments.remove(0));

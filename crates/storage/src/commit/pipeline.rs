@@ -42,6 +42,9 @@ impl Core {
                 format!("a commit of {bytes} bytes is larger than the log's largest entry, {UNIT_BYTES_MAX}");
             return Err(Error::new(Code::TRANSACTION_TOO_LARGE, text));
         }
+        if prepared.adds() {
+            self.wait_for_disk_space()?;
+        }
         self.wait_for_room(prepared.frees())?;
         self.wait_for_followers()?;
         // From here on it is done, and others' units with it: nobody's time is over before it is applied.

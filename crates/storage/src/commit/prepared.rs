@@ -56,6 +56,11 @@ impl Counts {
         self.place(state).map_or((0, 0), |at| (self.all[at].1, self.all[at].2))
     }
 
+    /// Whether there are fewer bytes of documents than before.
+    pub fn lessens(&self) -> bool {
+        self.all.iter().map(|(_, _, bytes)| bytes).sum::<i64>() < 0
+    }
+
     /// Notes the time of the commit; before it is visible.
     pub fn stamp(&self, time: u64) {
         self.all.iter().for_each(|(state, ..)| state.last_commit.store(time, Ordering::Release));
@@ -116,5 +121,10 @@ impl Prepared {
     /// Whether it must not be refused for want of room: see [`Step::frees`].
     pub fn frees(&self) -> bool {
         self.step.as_ref().is_some_and(|step| step.frees())
+    }
+
+    /// Whether the data need more room after it: it neither changes the catalog nor takes more away than it brings.
+    pub fn adds(&self) -> bool {
+        self.publish.is_none() && !self.frees() && !self.counts.lessens()
     }
 }

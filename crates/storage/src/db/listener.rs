@@ -99,7 +99,7 @@ const FLUSH: u32 = 0;
 const COMPACTION: u32 = 1;
 const FLUSH_NO_WAL: u32 = 5;
 
-/// How long a compaction that has failed waits until it is done again.
+/// After one that has failed, so long no compaction begins, unless a flush has ended meanwhile.
 const COMPACTION_PAUSE: Duration = Duration::from_secs(10);
 
 type Gate = Box<dyn Fn() + Send + Sync>;
@@ -121,6 +121,8 @@ pub(crate) struct Events {
     /// What stopped it may be over in a moment.
     may_go_on: AtomicBool,
     last_error: Mutex<LEAF, String>,
+    /// When a compaction failed for want of something, until a flush has ended.
+    compaction_failed: Mutex<LEAF, Option<Instant>>,
 }
 
 impl Events {
@@ -192,6 +194,7 @@ impl Events {
             }
             COMPACTION => {
                 tracing::warn!(error = text, "a compaction failed and will be tried again");
+                *self.compaction_failed.lock() = Some(Instant::now());
             }
             _ => {
                 tracing::warn!(error = text, "writing memtables to disk failed and will be tried again");
@@ -202,10 +205,12 @@ impl Events {
         passes
     }
 
-    /// RocksDB does a failed compaction again at once. On a full disk that would take the last room from the log each time.
-    fn pause(&self) {
-        let began = Instant::now();
-        while began.elapsed() < COMPACTION_PAUSE && !self.closing.load(Ordering::Acquire) {
+    /// RocksDB does a failed compaction again at once. On a full disk that would take, each time, the last room from the log, and from the flush that
+    /// brings what was deleted into files. It is held up before it begins: what the failed one had written is gone by then.
+    fn hold_compaction(&self) {
+        let failed_lately =
+            || self.compaction_failed.lock().is_some_and(|failed| failed.elapsed() < COMPACTION_PAUSE);
+        while failed_lately() && !self.closing.load(Ordering::Acquire) && !self.is_void() {
             std::thread::sleep(Duration::from_millis(20));
         }
     }
@@ -298,27 +303,31 @@ unsafe extern "C" fn background_error(
         guarded(|| {
             if events.error(reason, message) {
                 ffi::rocksdb_reset_status(status);
-                if reason == COMPACTION {
-                    events.pause();
-                }
             }
         });
     }
 }
 
-// The C interface calls these without looking whether they are there.
 unsafe extern "C" fn flush_ended(
-    _: *mut c_void,
+    state: *mut c_void,
     _: *mut ffi::rocksdb_t,
     _: *const ffi::rocksdb_flushjobinfo_t,
 ) {
+    // SAFETY: see `events`.
+    *unsafe { events(state) }.compaction_failed.lock() = None;
 }
+
 unsafe extern "C" fn compaction_begins(
-    _: *mut c_void,
+    state: *mut c_void,
     _: *mut ffi::rocksdb_t,
     _: *const ffi::rocksdb_compactionjobinfo_t,
 ) {
+    // SAFETY: see `events`.
+    let events = unsafe { events(state) };
+    guarded(|| events.hold_compaction());
 }
+
+// The C interface calls these without looking whether they are there.
 unsafe extern "C" fn compaction_ended(
     _: *mut c_void,
     _: *mut ffi::rocksdb_t,
@@ -344,7 +353,7 @@ mod tests {
         assert!(events.error(FLUSH_NO_WAL, "IO error: No space left on device".into()));
         assert!(events.error(COMPACTION, "IO error: Too many open files".into()));
         assert_eq!(events.failed_flushes(), 1);
-        assert!(!events.is_stopped());
+        assert!(!events.is_stopped() && events.compaction_failed.lock().is_some());
         assert!(!events.error(COMPACTION, "Corruption: block checksum mismatch".into()));
         assert!(!events.error(FLUSH_NO_WAL, "IO error: Input/output error".into()));
         assert!(events.is_stopped() && !events.may_go_on());

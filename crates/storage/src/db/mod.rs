@@ -48,6 +48,8 @@ pub(crate) enum Cf {
 }
 
 const ALL: [Cf; 4] = [Cf::Records, Cf::Indexes, Cf::Catalog, Cf::Sessions];
+/// What users' data are in.
+const DATA: [Cf; 2] = [Cf::Records, Cf::Indexes];
 const NAMES: [&str; 4] = ["records", "indexes", "catalog", "sessions"];
 
 /// Values from this size on go to blob files, which compaction does not rewrite.
@@ -62,6 +64,9 @@ const MEMTABLE_FILTER_BYTES: u64 = 2 << 20;
 
 /// Where fewer table files may be open than this, they are counted in one place.
 const OPEN_FILES_FEW: i32 = 1024;
+
+/// So many files at level 0 are merged with what lies below: RocksDB's own figure.
+const LEVEL0_TRIGGER: &str = "4";
 
 /// What a memtable takes of memory in one go at most.
 const ARENA_BLOCK_BYTES: u64 = 1 << 20;
@@ -258,13 +263,34 @@ impl Db {
 
     /// Files at level 0, of the family that has most of them: whoever seeks looks into each.
     pub fn level0_files(&self) -> u64 {
-        ALL.iter()
+        self.level0_files_of(&ALL)
+    }
+
+    /// Whether none of the documents and index entries are at level 0.
+    pub fn level0_is_merged(&self) -> bool {
+        self.level0_files_of(&DATA) == 0
+    }
+
+    fn level0_files_of(&self, families: &[Cf]) -> u64 {
+        families
+            .iter()
             .filter_map(|cf| {
                 self.db.property_value_cf(self.cf(*cf), "rocksdb.num-files-at-level0").ok().flatten()
             })
             .filter_map(|number| number.parse().ok())
             .max()
             .unwrap_or(0)
+    }
+
+    /// Whether what comes to level 0 is to be merged with what lies below at once, which takes out what is deleted, and not when it has become several
+    /// files.
+    pub fn merge_level0(&self, at_once: bool) -> Result<()> {
+        let trigger = if at_once { "1" } else { LEVEL0_TRIGGER };
+        for cf in DATA {
+            let options = [("level0_file_num_compaction_trigger", trigger)];
+            self.db.set_options_cf(self.cf(cf), &options).map_err(io_error)?;
+        }
+        Ok(())
     }
 
     /// Has compactions move large values out of old files where these hold enough that nobody wants, and where `now` has it so. Else they would

@@ -54,8 +54,8 @@ impl GarbageList {
     }
 
     /// Removes the data of dropped collections and indexes that nobody can read any more, where the files hold everything up
-    /// to `flushed`.
-    pub fn collect(&self, db: &Db, flushed: u64) {
+    /// to `flushed`. Whether there was any.
+    pub fn collect(&self, db: &Db, flushed: u64) -> bool {
         let ready: Vec<Garbage> = {
             let mut garbage = self.0.lock();
             let unused = |g: &Garbage| g.holder.as_ref().is_none_or(|holder| Arc::strong_count(holder) == 1);
@@ -64,11 +64,12 @@ impl GarbageList {
             *garbage = wait;
             ready
         };
-        for garbage in ready {
+        for garbage in &ready {
             if let Err(error) = remove_prefixes(db, &garbage.prefixes) {
                 tracing::warn!(%error, "data of a dropped collection stays until the next start");
             }
         }
+        !ready.is_empty()
     }
 }
 

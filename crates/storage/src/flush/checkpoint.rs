@@ -7,6 +7,7 @@ use rocksdb::WriteBatch;
 use sheaf_bson::RawDoc;
 use sheaf_errors::{Code, Error, Result, bail};
 
+use super::disk::memtables;
 use crate::catalog::Collection;
 use crate::core::Core;
 use crate::critical::must;
@@ -27,7 +28,7 @@ const NEAR_PATIENCE: Duration = Duration::from_millis(200);
 const FLUSH_PATIENCE: Duration = Duration::from_secs(1);
 
 /// What a flush needs on the disk besides the size of its memtables.
-const ROOM_BYTES: u64 = 1 << 20;
+pub(super) const ROOM_BYTES: u64 = 1 << 20;
 
 /// A flush that RocksDB has begun.
 struct Begun {
@@ -217,9 +218,16 @@ impl Core {
         if self.flushes.copies.oldest() == Some(before) { Ok(()) } else { self.retain_log() }
     }
 
+    /// Removes the log's beginning where room has become scarce since the last flush.
+    pub fn thin_log(&self) -> Result<()> {
+        let _one = self.flushes.take_turn()?;
+        self.retain_log()
+    }
+
     /// Removes the log's beginning as far as nobody needs it.
     fn retain_log(&self) -> Result<()> {
-        self.durability.retain_log(self.flushes.stable().index, self.published.last().index)?;
+        let tight = self.flushes.disk.is_tight() && !self.base.is_ordered();
+        self.durability.retain_log(self.flushes.stable().index, self.published.last().index, tight)?;
         if let Some(log) = self.durability.log() {
             self.flushes.tell_of_growth(log, self.published.last().index);
         }
@@ -345,7 +353,7 @@ impl Core {
 
     /// A flush that cannot come to its end is not begun: it would take the room that the log may still have.
     pub(crate) fn check_room(&self) -> Result<()> {
-        let needed = self.base.db.property("rocksdb.cur-size-all-mem-tables") + ROOM_BYTES;
+        let needed = memtables(&self.base.db) + ROOM_BYTES;
         let lacks = fs4::available_space(&self.base.options.path).is_ok_and(|room| room < needed);
         if lacks { Err(no_room()) } else { Ok(()) }
     }

@@ -9,6 +9,9 @@ use crate::core::Core;
 /// Dropped data that waits for a flush gets one after this time.
 const GARBAGE_PATIENCE: Duration = Duration::from_secs(5);
 
+/// And after this one where room on the disk is scarce.
+const TIGHT_PATIENCE: Duration = Duration::from_secs(1);
+
 /// A flush that has failed is tried again after the shorter of these times, then less and less often.
 const RETRY_MIN: Duration = Duration::from_millis(500);
 const RETRY_MAX: Duration = Duration::from_secs(5);
@@ -48,14 +51,20 @@ impl Core {
                 return;
             }
             self.restart_if_stopped();
-            self.definitions.garbage().collect(&self.base.db, self.flushes.flushed().index);
+            flushes.look_for_room();
+            let tight = flushes.disk.is_tight();
+            let removed = self.definitions.garbage().collect(&self.base.db, flushes.flushed().index);
             if let Err(error) = self.catch_up_with_commits() {
                 tracing::warn!(%error, "a stable copy cannot be removed");
+            }
+            if let Err(error) = self.make_room_on_disk(tight, removed) {
+                tracing::warn!(%error, "making room on the disk failed");
             }
             let unflushed = flushes.unflushed();
             let delay = self.base.tuning.sync_delay();
             let old = !delay.is_zero() && last_flush.elapsed() >= delay;
-            let garbage = last_flush.elapsed() >= patience && !self.definitions.garbage().is_empty();
+            let patient = if tight { patience.min(TIGHT_PATIENCE) } else { patience };
+            let garbage = last_flush.elapsed() >= patient && !self.definitions.garbage().is_empty();
             patience = GARBAGE_PATIENCE;
             // One that has failed, whoever asked for it, is done again.
             let failed = self.base.db.events().failed_flushes() != failures || flushes.error.lock().is_some();

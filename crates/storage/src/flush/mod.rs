@@ -6,11 +6,13 @@
 //! - [`signals`]: what that thread is told;
 //! - [`pace`]: writers slow down as memory fills while a flush is writing;
 //! - [`room`]: writers that are faster than the disk wait;
+//! - [`disk`]: what adds to the data is refused before the disk is full, and flushes are made in time;
 //! - [`ahead`]: flushes ahead of the set's commit point, and the way back behind them;
 //! - [`stable`]: copies that these leave beside the data.
 
 mod ahead;
 mod checkpoint;
+mod disk;
 mod gate;
 mod keeper;
 mod pace;
@@ -30,6 +32,7 @@ use crate::options::OpTime;
 use crate::order::rank::CHECKPOINTING;
 use crate::order::{Condvar, Mutex, MutexGuard, rank};
 pub(crate) use checkpoint::{Bookkeeping, read_applied};
+use disk::Disk;
 use pace::Pace;
 use signals::Signals;
 use stable::StableCopies;
@@ -54,6 +57,7 @@ pub(crate) struct Flushes {
     left: AtomicU64,
     flushing_left: AtomicU64,
     pace: Pace,
+    disk: Disk,
     /// Bytes of the smallest and largest keys of table files, as the last flush has found them.
     file_key_bytes: AtomicU64,
     /// How many there were.
@@ -85,6 +89,7 @@ impl Flushes {
             flushing_left: AtomicU64::new(0),
             flushing: AtomicU64::new(0),
             pace: Pace::default(),
+            disk: Disk::default(),
             file_key_bytes: AtomicU64::new(base.db.file_key_bytes()),
             count: AtomicU64::new(0),
             allowed: AtomicU64::new(0),

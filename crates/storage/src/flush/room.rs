@@ -22,11 +22,13 @@ impl Flushes {
     /// A batch of this size is in memtables.
     pub fn note_written(&self, bytes: u64) {
         self.unflushed.fetch_add(bytes, Ordering::Relaxed);
+        self.disk.note(bytes);
     }
 
     /// Documents of so many bytes were left in the log: they take no memory, but a start has to go through them.
     pub fn note_left(&self, bytes: u64) {
         self.left.fetch_add(bytes, Ordering::Relaxed);
+        self.disk.note(bytes);
     }
 
     /// Bytes of documents that are in the log alone, because a flush has not ended since.
@@ -44,9 +46,15 @@ impl Flushes {
         self.unflushed() + self.flushing.load(Ordering::Relaxed)
     }
 
-    /// Whether as much as may come together before a flush is in memtables, or only in the log.
+    /// Whether a flush is writing.
+    pub(super) fn is_flushing(&self) -> bool {
+        self.flushing.load(Ordering::Relaxed) > 0
+    }
+
+    /// Whether as much as may come together before a flush is in memtables, or only in the log; or it may be the last that has room.
     pub fn is_due(&self) -> bool {
         self.unflushed() + self.left.load(Ordering::Relaxed) >= self.base.options.memtable_bytes()
+            || self.is_last_chance()
     }
 
     /// Whether memtables hold as much as they may, with those that are being flushed, or so much is in the log that flushes cannot keep up.
@@ -90,6 +98,7 @@ impl Flushes {
     /// [`Core::wait_for_room`] for a member that follows: it is held back a little where flushes do not keep up, but never
     /// for long. What it has may never be committed, and the unit that takes it back must come through.
     pub fn make_room(&self) {
+        self.look_in_time();
         if self.is_due() {
             self.signals.ask();
         }
@@ -159,7 +168,7 @@ impl Core {
     }
 
     /// Rests as long as the disk `lags` and anything comes of waiting.
-    fn wait_while(&self, lags: impl Fn() -> Result<bool>, rest: impl Fn(Duration)) -> Result<()> {
+    pub(super) fn wait_while(&self, lags: impl Fn() -> Result<bool>, rest: impl Fn(Duration)) -> Result<()> {
         let mut outcome = Ok(());
         (self.base.options.block)(&mut || {
             while outcome.is_ok() && self.may_wait_for_disk() {

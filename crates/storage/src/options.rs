@@ -87,6 +87,11 @@ impl Options {
 
     /// Memory for memtables before a flush is due.
     pub(crate) fn memtable_bytes(&self) -> u64 {
+        self.log_bytes().min(MEMTABLE_BYTES_MAX)
+    }
+
+    /// How much may be in the log alone, in documents that are left there, before a flush is due.
+    pub(crate) fn log_bytes(&self) -> u64 {
         (self.cache_bytes / 4).clamp(8 << 20, 256 << 20)
     }
 
@@ -133,6 +138,9 @@ impl Options {
 
 /// As many of them, at least and at most: 64 GB of documents.
 const OPEN_VALUES: (usize, usize) = (8, 1024);
+
+/// Larger memtables save a few per cent of what compactions write, and a start after a kill has to fill them again, at 20 to 60 MB/s.
+const MEMTABLE_BYTES_MAX: u64 = 64 << 20;
 
 /// What is pending in a plain write is committed when it has grown to this, however much memory there is.
 const PENDING_BYTES_MAX: u64 = 32 << 20;

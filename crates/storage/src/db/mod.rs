@@ -445,7 +445,7 @@ fn family(cf: Cf, options: &Options, cache: &Cache) -> rocksdb::Options {
     family.set_level_compaction_dynamic_level_bytes(true);
     let file_bytes = options.memtable_bytes().clamp(16 << 20, 64 << 20);
     family.set_target_file_size_base(file_bytes);
-    family.set_max_bytes_for_level_base(options.memtable_bytes().max(64 << 20) * 2);
+    family.set_max_bytes_for_level_base(options.log_bytes().max(64 << 20) * 2);
     family.set_soft_pending_compaction_bytes_limit(0);
     family.set_hard_pending_compaction_bytes_limit(0);
     // Whoever writes waits for memory, where it can be ended (`flush/room.rs`), and the keeper for level 0 before it flushes.

@@ -33,7 +33,7 @@ impl Durability {
         if ahead < LEAST / ASKED_AT {
             return false;
         }
-        let most = MOST.min(self.base.options.memtable_bytes() * 2);
+        let most = MOST.min(self.base.options.log_bytes() * 2);
         let most = log.synced_in(AHEAD).unwrap_or(AT_FIRST).min(most).max(LEAST);
         if ahead >= most / ASKED_AT {
             self.ask_for_sync();

@@ -53,14 +53,16 @@ impl Flushes {
 
     /// Whether as much as may come together before a flush is in memtables, or only in the log; or it may be the last that has room.
     pub fn is_due(&self) -> bool {
-        self.unflushed() + self.left.load(Ordering::Relaxed) >= self.base.options.memtable_bytes()
+        let (options, unflushed) = (&self.base.options, self.unflushed());
+        unflushed >= options.memtable_bytes()
+            || unflushed + self.left.load(Ordering::Relaxed) >= options.log_bytes()
             || self.is_last_chance()
     }
 
     /// Whether memtables hold as much as they may, with those that are being flushed, or so much is in the log that flushes cannot keep up.
     pub fn is_crowded(&self) -> bool {
-        let memory = self.base.options.memtable_bytes();
-        self.in_memtables() >= memory * 2 || self.in_log() >= memory * IN_LOG
+        let options = &self.base.options;
+        self.in_memtables() >= options.memtable_bytes() * 2 || self.in_log() >= options.log_bytes() * IN_LOG
     }
 
     /// What memtables hold is being flushed from now on. Gives how much that is.

@@ -401,7 +401,7 @@ fn writers_are_not_far_ahead_of_the_disk() {
     engine.set_hook(HookPoint::Sync, Some(hook.clone()));
     engine.set_hook(HookPoint::Flush, Some(hook));
     // Two generations of memtables.
-    let most = engine.core().base.options.memtable_bytes() * 2;
+    let most = engine.core().base.options.log_bytes() * 2;
     assert!(most >= 16 << 20, "{most}");
     let left = || engine.core().base.db.values().figures()[0];
     let ahead = || engine.core().durability.log().unwrap().unsynced_bytes();

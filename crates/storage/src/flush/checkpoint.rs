@@ -7,7 +7,7 @@ use rocksdb::WriteBatch;
 use sheaf_bson::RawDoc;
 use sheaf_errors::{Code, Error, Result, bail};
 
-use super::disk::memtables;
+use super::scarce::no_room;
 use crate::catalog::Collection;
 use crate::core::Core;
 use crate::critical::must;
@@ -26,9 +26,6 @@ const NEAR_PATIENCE: Duration = Duration::from_millis(200);
 
 /// A flush that does not end for so long is given up; the next one has it to do.
 const FLUSH_PATIENCE: Duration = Duration::from_secs(1);
-
-/// What a flush needs on the disk besides the size of its memtables.
-pub(super) const ROOM_BYTES: u64 = 1 << 20;
 
 /// A flush that RocksDB has begun.
 struct Begun {
@@ -350,17 +347,6 @@ impl Core {
             tracing::warn!(%error, "whether large values are moved cannot be changed");
         }
     }
-
-    /// A flush that cannot come to its end is not begun: it would take the room that the log may still have.
-    pub(crate) fn check_room(&self) -> Result<()> {
-        let needed = memtables(&self.base.db) + ROOM_BYTES;
-        let lacks = fs4::available_space(&self.base.options.path).is_ok_and(|room| room < needed);
-        if lacks { Err(no_room()) } else { Ok(()) }
-    }
-}
-
-fn no_room() -> Error {
-    Error::new(Code::OUT_OF_DISK_SPACE, "no room on the disk for flushing memtables")
 }
 
 /// What the last checkpoint has written of itself.

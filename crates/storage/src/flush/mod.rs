@@ -6,7 +6,8 @@
 //! - [`signals`]: what that thread is told;
 //! - [`pace`]: writers slow down as memory fills while a flush is writing;
 //! - [`room`]: writers that are faster than the disk wait;
-//! - [`disk`]: what adds to the data is refused before the disk is full, and flushes are made in time;
+//! - [`disk`]: how much room the disk has;
+//! - [`scarce`]: flushes before there is no room for them, and what adds to the data refused;
 //! - [`ahead`]: flushes ahead of the set's commit point, and the way back behind them;
 //! - [`stable`]: copies that these leave beside the data.
 
@@ -17,6 +18,7 @@ mod gate;
 mod keeper;
 mod pace;
 mod room;
+mod scarce;
 mod signals;
 pub(crate) mod stable;
 

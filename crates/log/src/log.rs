@@ -549,19 +549,15 @@ impl Log {
         self.retain_bytes.load(Ordering::Relaxed)
     }
 
-    /// Gives the disk back what is held for new segments.
-    pub fn clear_spares(&self) {
-        self.spares.clear();
+    /// Whether files are held for new segments. Where not, the disk gets them back.
+    pub fn keep_spares(&self, keep: bool) {
+        self.spares.hold(if keep { self.options.spare_segments } else { 0 });
     }
 
     /// Removes the oldest segments that hold only entries at or below `unneeded` and that are not
     /// within the bytes to retain. Returns how many were removed.
     pub fn retain(&self, unneeded: u64) -> Result<usize> {
-        self.retain_at_least(unneeded, self.retain_bytes())
-    }
-
-    /// [`Log::retain`], with so many bytes to retain.
-    pub fn retain_at_least(&self, unneeded: u64, keep: u64) -> Result<usize> {
+        let keep = self.retain_bytes();
         let mut removed = Vec::new();
         {
             let mut segments = lock(&self.shared.segments);

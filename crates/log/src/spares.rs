@@ -8,6 +8,7 @@ use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::files::Reserve;
 use crate::lock::lock;
@@ -19,7 +20,7 @@ const SUFFIX: &str = "spare";
 
 pub(crate) struct Spares {
     dir: PathBuf,
-    max: usize,
+    max: AtomicUsize,
     /// None of them has the name of a segment after a power failure.
     paths: Mutex<Vec<PathBuf>>,
 }
@@ -34,12 +35,12 @@ impl Spares {
                 fs::remove_file(&path).map_err(|e| Error::io("removing a spare segment", e))?;
             }
         }
-        Ok(Spares { dir: dir.to_owned(), max, paths: Mutex::default() })
+        Ok(Spares { dir: dir.to_owned(), max: AtomicUsize::new(max), paths: Mutex::default() })
     }
 
     /// Takes in the files of segments that are no more, as many as are wanted. The others are removed.
     pub fn take_in(&self, removed: &[Segment], folder: &File) -> Result<()> {
-        let wanted = self.max.saturating_sub(lock(&self.paths).len());
+        let wanted = self.max.load(Ordering::Relaxed).saturating_sub(lock(&self.paths).len());
         let mut kept = Vec::new();
         for segment in removed {
             let spare = self.dir.join(format!("{:020}.{SUFFIX}", segment.first_index));
@@ -77,6 +78,14 @@ impl Spares {
             let _ = fs::remove_file(path);
         }
         opened.ok()
+    }
+
+    /// Holds so many from now on; if none, the disk gets back what they take.
+    pub fn hold(&self, max: usize) {
+        self.max.store(max, Ordering::Relaxed);
+        if max == 0 {
+            self.clear();
+        }
     }
 
     /// Gives the disk back what they take; whether they took any.

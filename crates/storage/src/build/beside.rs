@@ -4,6 +4,8 @@ use std::sync::mpsc::sync_channel;
 
 use sheaf_errors::{Code, Error, Result};
 
+use super::item::{Lengths, lengths, read_lengths};
+
 /// So many bytes are handed over at a time, or one item.
 const BLOCK_BYTES: usize = 256 << 10;
 
@@ -57,12 +59,11 @@ struct Block(Vec<u8>);
 
 impl Block {
     fn push(&mut self, key: &[u8], value: &[u8]) {
-        let size = 8 + key.len() + value.len();
+        let size = size_of::<Lengths>() + key.len() + value.len();
         if self.0.is_empty() {
             self.0.reserve(BLOCK_BYTES + size);
         }
-        self.0.extend_from_slice(&(key.len() as u32).to_le_bytes());
-        self.0.extend_from_slice(&(value.len() as u32).to_le_bytes());
+        self.0.extend_from_slice(&lengths(key, value));
         self.0.extend_from_slice(key);
         self.0.extend_from_slice(value);
     }
@@ -70,10 +71,10 @@ impl Block {
     fn items(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
         let mut left = &self.0[..];
         std::iter::from_fn(move || {
-            let (lengths, rest) = left.split_first_chunk::<8>()?;
-            let length = |at: usize| u32::from_le_bytes(std::array::from_fn(|i| lengths[at + i])) as usize;
-            let (key, rest) = rest.split_at(length(0));
-            let (value, rest) = rest.split_at(length(4));
+            let (lengths, rest) = left.split_first_chunk()?;
+            let (key_len, value_len) = read_lengths(lengths);
+            let (key, rest) = rest.split_at(key_len);
+            let (value, rest) = rest.split_at(value_len);
             left = rest;
             Some((key, value))
         })

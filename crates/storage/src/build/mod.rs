@@ -17,6 +17,7 @@ mod beside;
 mod files;
 mod folder;
 mod follow;
+mod item;
 mod replay;
 mod running;
 mod side;

@@ -409,22 +409,15 @@ impl Durability {
 
     // ---- the log's beginning ----
 
-    /// Removes the log's beginning as far as nobody needs it: not behind `stable`, nor what is too young at `last`. Where room is `tight`, nothing
-    /// is kept that only may be of use.
-    pub fn retain_log(&self, stable: u64, last: u64, tight: bool) -> Result<()> {
+    /// Removes the log's beginning as far as nobody needs it: not behind `stable`, nor what is too young at `last`.
+    pub fn retain_log(&self, stable: u64, last: u64) -> Result<()> {
         let Some(log) = self.log() else { return Ok(()) };
         must!(stable <= last, "the files hold entry {stable}, and the newest is {last}");
         let unneeded = stable.min(self.old_enough(log, last)).min(self.pins.unneeded());
         let began = Instant::now();
-        let keep = if tight { 0 } else { log.retain_bytes() };
-        if log.retain_at_least(unneeded, keep).map_err(|e| Error::new(Code::INTERNAL_ERROR, e.to_string()))?
-            > 0
-        {
+        if log.retain(unneeded).map_err(|e| Error::new(Code::INTERNAL_ERROR, e.to_string()))? > 0 {
             self.truncations.0.fetch_add(1, Ordering::Relaxed);
             self.truncations.1.fetch_add(began.elapsed().as_micros() as u64, Ordering::Relaxed);
-        }
-        if tight {
-            log.clear_spares();
         }
         if let Some(sequencer) = self.base.sequencer() {
             sequencer.compacted(log.stats().first_index.saturating_sub(1).min(stable));

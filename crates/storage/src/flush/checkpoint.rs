@@ -215,16 +215,9 @@ impl Core {
         if self.flushes.copies.oldest() == Some(before) { Ok(()) } else { self.retain_log() }
     }
 
-    /// Removes the log's beginning where room has become scarce since the last flush.
-    pub fn thin_log(&self) -> Result<()> {
-        let _one = self.flushes.take_turn()?;
-        self.retain_log()
-    }
-
     /// Removes the log's beginning as far as nobody needs it.
     fn retain_log(&self) -> Result<()> {
-        let tight = self.flushes.disk.is_tight() && !self.base.is_ordered();
-        self.durability.retain_log(self.flushes.stable().index, self.published.last().index, tight)?;
+        self.durability.retain_log(self.flushes.stable().index, self.published.last().index)?;
         if let Some(log) = self.durability.log() {
             self.flushes.tell_of_growth(log, self.published.last().index);
         }

@@ -79,11 +79,11 @@ impl Core {
         if lacks { Err(no_room()) } else { Ok(()) }
     }
 
-    /// The keeper's part: where room is `tight` the log's beginning goes, and so does at once what was `removed`.
+    /// The keeper's part: where room is `tight` nothing is held for the log, and what was `removed` goes at once.
     pub(super) fn make_room_on_disk(&self, tight: bool, removed: bool) -> Result<()> {
         let (disk, db) = (&self.flushes.disk, &self.base.db);
-        if tight {
-            self.thin_log()?;
+        if let Some(log) = self.durability.log() {
+            log.keep_spares(!tight);
         }
         let merging = disk.merging.load(Ordering::Relaxed);
         disk.removed.fetch_or(removed, Ordering::Relaxed);

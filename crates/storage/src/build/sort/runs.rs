@@ -11,6 +11,7 @@ use sheaf_errors::{Error, Result};
 
 use super::{BUFFER_BYTES_MAX, BUFFER_BYTES_MIN, ITEM_COST};
 use crate::build::beside::Give;
+use crate::build::item::{Lengths, lengths, read_lengths};
 use crate::folder::{file_error, remove};
 
 /// So many runs are merged at once: each has a file open, and a buffer.
@@ -71,8 +72,7 @@ impl<'p> RunWriter<'p> {
 
     pub fn write(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
         let mut write = || {
-            self.out.write_all(&(key.len() as u32).to_le_bytes())?;
-            self.out.write_all(&(value.len() as u32).to_le_bytes())?;
+            self.out.write_all(&lengths(key, value))?;
             self.out.write_all(key)?;
             self.out.write_all(value)
         };
@@ -101,13 +101,13 @@ impl Run {
     }
 
     fn advance(&mut self) -> std::io::Result<bool> {
-        let mut lengths = [0; 8];
+        let mut lengths = Lengths::default();
         if let Err(error) = self.file.read_exact(&mut lengths) {
             return if error.kind() == std::io::ErrorKind::UnexpectedEof { Ok(false) } else { Err(error) };
         }
-        let number = |at: usize| u32::from_le_bytes(std::array::from_fn(|i| lengths[at + i])) as usize;
-        self.key_len = number(0);
-        self.bytes.resize(self.key_len + number(4), 0);
+        let (key_len, value_len) = read_lengths(&lengths);
+        self.key_len = key_len;
+        self.bytes.resize(key_len + value_len, 0);
         self.file.read_exact(&mut self.bytes)?;
         Ok(true)
     }

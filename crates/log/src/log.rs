@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::io::IoSlice;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -92,6 +92,8 @@ pub struct Log {
     reserve: Reserve,
     spares: Spares,
     retain_bytes: AtomicU64,
+    /// See [`Log::be_lean`].
+    lean: AtomicBool,
     writer: Mutex<Writer>,
     shared: Arc<Shared>,
 }
@@ -228,7 +230,9 @@ impl Log {
             folder_synced: 0,
         };
         let retain_bytes = AtomicU64::new(options.retain_bytes);
-        let log = Log { options, dir, reserve, spares, retain_bytes, writer: Mutex::new(writer), shared };
+        let lean = AtomicBool::new(false);
+        let log =
+            Log { options, dir, reserve, spares, retain_bytes, lean, writer: Mutex::new(writer), shared };
         // From here on it counts as durable.
         log.sync()?;
         Ok((log, Recovered { last: tail.last, cut_bytes: tail.cut_bytes }))
@@ -549,15 +553,30 @@ impl Log {
         self.retain_bytes.load(Ordering::Relaxed)
     }
 
-    /// Whether files are held for new segments. Where not, the disk gets them back.
-    pub fn keep_spares(&self, keep: bool) {
-        self.spares.hold(if keep { self.options.spare_segments } else { 0 });
+    /// Begins a new segment, if the present one has an entry: it can be removed then when nobody needs it.
+    pub fn end_segment(&self) -> Result<()> {
+        let mut writer = lock(&self.writer);
+        if self.shared.failed.load(Ordering::Acquire) {
+            return Err(Error::Failed);
+        }
+        if writer.offset <= SEGMENT_HEADER_LEN {
+            return Ok(());
+        }
+        let first_index = writer.last.index + 1;
+        self.next_segment(&mut writer, first_index)
+    }
+
+    /// Whether nothing is kept that only may be of use: neither bytes that [`Log::retain_bytes`] says nor files for new segments, which the disk gets
+    /// back.
+    pub fn be_lean(&self, lean: bool) {
+        self.lean.store(lean, Ordering::Relaxed);
+        self.spares.hold(if lean { 0 } else { self.options.spare_segments });
     }
 
     /// Removes the oldest segments that hold only entries at or below `unneeded` and that are not
     /// within the bytes to retain. Returns how many were removed.
     pub fn retain(&self, unneeded: u64) -> Result<usize> {
-        let keep = self.retain_bytes();
+        let keep = if self.lean.load(Ordering::Relaxed) { 0 } else { self.retain_bytes() };
         let mut removed = Vec::new();
         {
             let mut segments = lock(&self.shared.segments);

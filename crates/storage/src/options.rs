@@ -29,7 +29,7 @@ pub struct Options {
     pub journal_commit_interval: Duration,
     /// How long memtables may stay unflushed (`syncdelay`, default 60 s; zero: only by memory used).
     pub sync_delay: Duration,
-    /// How much log a member of a set keeps (`--oplogSize`); a single server keeps what is not flushed, and what somebody reads.
+    /// How much log is kept (`--oplogSize`); where room on the disk is scarce a single server keeps what is not flushed, and what somebody reads.
     pub oplog_bytes: u64,
     /// How old entries of the log must be to be removed; zero: its size alone decides.
     pub oplog_retention: Duration,

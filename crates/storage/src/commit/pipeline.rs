@@ -42,8 +42,8 @@ impl Core {
                 format!("a commit of {bytes} bytes is larger than the log's largest entry, {UNIT_BYTES_MAX}");
             return Err(Error::new(Code::TRANSACTION_TOO_LARGE, text));
         }
-        if prepared.adds() {
-            self.wait_for_disk_space()?;
+        if let Some(bytes) = prepared.adds() {
+            self.wait_for_disk_space(bytes)?;
         }
         self.wait_for_room(prepared.frees())?;
         self.wait_for_followers()?;

@@ -56,9 +56,9 @@ impl Counts {
         self.place(state).map_or((0, 0), |at| (self.all[at].1, self.all[at].2))
     }
 
-    /// Whether there are fewer bytes of documents than before.
+    /// Whether there are fewer documents than before.
     pub fn lessens(&self) -> bool {
-        self.all.iter().map(|(_, _, bytes)| bytes).sum::<i64>() < 0
+        self.all.iter().map(|(_, docs, _)| docs).sum::<i64>() < 0
     }
 
     /// Notes the time of the commit; before it is visible.
@@ -123,8 +123,10 @@ impl Prepared {
         self.step.as_ref().is_some_and(|step| step.frees())
     }
 
-    /// Whether the data need more room after it: it neither changes the catalog nor takes more away than it brings.
-    pub fn adds(&self) -> bool {
-        self.publish.is_none() && !self.frees() && !self.counts.lessens()
+    /// About how many bytes it takes on the disk, in the log and when it is flushed. `None`: it changes the catalog, or takes documents away, and must
+    /// not be refused for want of room. (An update that makes a document smaller writes it whole.)
+    pub fn adds(&self) -> Option<u64> {
+        let spared = self.publish.is_some() || self.frees() || self.counts.lessens();
+        (!spared).then(|| self.payload.len() as u64 * 2)
     }
 }

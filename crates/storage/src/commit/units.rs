@@ -208,7 +208,7 @@ impl Core {
         let entries = &entries[entries.partition_point(|entry| entry.index <= last)..];
         let run: SmallVec<[(u64, u64, &[u8]); 4]> =
             entries.iter().map(|entry| (entry.term, entry.time, &entry.payload[..])).collect();
-        let mut done = 0;
+        let (mut done, mut told) = (0, false);
         while done < run.len() {
             let appended = self.base.hooks.call(HookPoint::Append).and_then(|()| {
                 log.append_run(&run[done..]).map_err(|error| self.durability.log_error(error))
@@ -224,7 +224,9 @@ impl Core {
                     self.durability.appended();
                 }
                 Err(error) => {
-                    tracing::error!(%error, "the log cannot be appended to; trying again");
+                    if !std::mem::replace(&mut told, true) {
+                        tracing::error!(%error, "the log cannot be appended to; trying again");
+                    }
                     sequencer.refused();
                     (self.base.options.block)(&mut || {
                         std::thread::sleep(std::time::Duration::from_millis(200))

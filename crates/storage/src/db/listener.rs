@@ -12,7 +12,9 @@
 //!   and any that concerns the MANIFEST, stands: the database takes no more writes then, until it is opened anew.
 #![allow(unsafe_code)]
 
-use std::ffi::{CStr, c_char, c_void};
+use std::ffi::{CStr, OsStr, c_char, c_void};
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -102,6 +104,9 @@ const FLUSH_NO_WAL: u32 = 5;
 /// After one that has failed, so long no compaction begins, unless a flush has ended meanwhile.
 const COMPACTION_PAUSE: Duration = Duration::from_secs(10);
 
+/// So long one does not begin that might not have room for all that it makes, which is no more than what it reads.
+const ROOM_PATIENCE: Duration = Duration::from_secs(20);
+
 type Gate = Box<dyn Fn() + Send + Sync>;
 
 /// What has been heard.
@@ -121,6 +126,8 @@ pub(crate) struct Events {
     /// What stopped it may be over in a moment.
     may_go_on: AtomicBool,
     last_error: Mutex<LEAF, String>,
+    /// Compactions are expected to make little of what they read.
+    lessens: AtomicBool,
     /// When a compaction failed for want of something, until a flush has ended.
     compaction_failed: Mutex<LEAF, Option<Instant>>,
 }
@@ -207,12 +214,26 @@ impl Events {
 
     /// RocksDB does a failed compaction again at once. On a full disk that would take, each time, the last room from the log, and from the flush that
     /// brings what was deleted into files. It is held up before it begins: what the failed one had written is gone by then.
-    fn hold_compaction(&self) {
+    fn hold_compaction(&self, inputs: &[PathBuf]) {
+        let began = Instant::now();
+        let bytes: u64 = inputs.iter().filter_map(|path| path.metadata().ok()).map(|about| about.len()).sum();
+        let has_room =
+            || inputs.first().is_none_or(|path| fs4::available_space(path).is_ok_and(|room| room >= bytes));
         let failed_lately =
             || self.compaction_failed.lock().is_some_and(|failed| failed.elapsed() < COMPACTION_PAUSE);
-        while failed_lately() && !self.closing.load(Ordering::Acquire) && !self.is_void() {
+        let waits_for_room =
+            || began.elapsed() < ROOM_PATIENCE && !self.lessens.load(Ordering::Acquire) && !has_room();
+        while (failed_lately() || waits_for_room())
+            && !self.closing.load(Ordering::Acquire)
+            && !self.is_void()
+        {
             std::thread::sleep(Duration::from_millis(20));
         }
+    }
+
+    /// Whether compactions make little of what they read from now on, so that they need no room for all of it.
+    pub fn expect_less(&self, less: bool) {
+        self.lessens.store(less, Ordering::Release);
     }
 }
 
@@ -320,11 +341,26 @@ unsafe extern "C" fn flush_ended(
 unsafe extern "C" fn compaction_begins(
     state: *mut c_void,
     _: *mut ffi::rocksdb_t,
-    _: *const ffi::rocksdb_compactionjobinfo_t,
+    info: *const ffi::rocksdb_compactionjobinfo_t,
 ) {
-    // SAFETY: see `events`.
-    let events = unsafe { events(state) };
-    guarded(|| events.hold_compaction());
+    // SAFETY: see `events`; the names are there for the time of the call.
+    let (events, inputs) = unsafe { (events(state), input_files(info)) };
+    guarded(|| events.hold_compaction(&inputs));
+}
+
+/// # Safety
+/// `info` is what RocksDB has given to a callback.
+unsafe fn input_files(info: *const ffi::rocksdb_compactionjobinfo_t) -> Vec<PathBuf> {
+    // SAFETY: each name is asked for by a number below their count, and has as many bytes as it says.
+    unsafe {
+        (0..ffi::rocksdb_compactionjobinfo_input_files_count(info))
+            .map(|at| {
+                let mut len = 0;
+                let name = ffi::rocksdb_compactionjobinfo_input_file_at(info, at, &raw mut len);
+                PathBuf::from(OsStr::from_bytes(std::slice::from_raw_parts(name.cast::<u8>(), len)))
+            })
+            .collect()
+    }
 }
 
 // The C interface calls these without looking whether they are there.

@@ -215,6 +215,12 @@ impl Core {
         if self.flushes.copies.oldest() == Some(before) { Ok(()) } else { self.retain_log() }
     }
 
+    /// Removes the log's beginning, as far as nobody needs it, between flushes.
+    pub fn thin_log(&self) -> Result<()> {
+        let _one = self.flushes.take_turn()?;
+        self.retain_log()
+    }
+
     /// Removes the log's beginning as far as nobody needs it.
     fn retain_log(&self) -> Result<()> {
         self.durability.retain_log(self.flushes.stable().index, self.published.last().index)?;

@@ -12,7 +12,7 @@ pub(super) const ROOM_BYTES: u64 = 1 << 20;
 /// So much of the disk is kept, within these bounds: what deletions and drops write, and compactions until they have made room.
 const KEPT_PART: u64 = 64;
 const KEPT_MIN: u64 = 8 << 20;
-const KEPT_MAX: u64 = 256 << 20;
+const KEPT_MAX: u64 = 1 << 30;
 
 /// It is looked for again when a part of the room has been written, within these bounds. (What others write is seen by the keeper, who looks twice a second.)
 const LOOK_PART: u64 = 8;
@@ -25,6 +25,9 @@ pub(crate) struct Disk {
     /// Bytes that were written into memtables or left in the log, and at how many it is looked for again.
     pub(super) written: AtomicU64,
     pub(super) look_at: AtomicU64,
+    /// What there is besides what is kept and what a flush needs, and what somebody waits for.
+    pub(super) slack: AtomicU64,
+    pub(super) asked: AtomicU64,
     /// What is kept.
     pub(super) kept: AtomicU64,
     /// Whether a flush may soon have no room.
@@ -33,8 +36,8 @@ pub(crate) struct Disk {
     pub(super) removed: AtomicBool,
     /// Whether level 0 is being merged at once.
     pub(super) merging: AtomicBool,
-    /// Whether it soon will be short, if it goes on like this.
-    pub(super) near: AtomicBool,
+    /// Whether it soon will be short, or is, and the log can have some of what is kept without taking the room of a flush.
+    pub(super) log_wants: AtomicBool,
     /// Whether there is no room for a flush, nor will be soon.
     pub(super) beyond_help: AtomicBool,
     /// Whether room is scarce enough that nothing is to lie about.
@@ -52,9 +55,14 @@ impl Disk {
         self.short.load(Ordering::Acquire)
     }
 
-    /// Whether what adds to the data is refused.
-    pub fn refuses(&self) -> bool {
-        self.is_short() && !self.beyond_help.load(Ordering::Acquire)
+    /// Whether what adds so much is refused.
+    pub fn refuses(&self, bytes: u64) -> bool {
+        (self.is_short() || self.lacks(bytes)) && !self.beyond_help.load(Ordering::Acquire)
+    }
+
+    /// Whether there is less than that besides what is kept.
+    pub fn lacks(&self, bytes: u64) -> bool {
+        self.slack.load(Ordering::Relaxed) < bytes
     }
 
     /// Whether what the log keeps for want of a reason to remove it should go.
@@ -76,8 +84,10 @@ impl Disk {
         let step = (slack / LOOK_PART).clamp(LOOK_MIN, LOOK_MAX);
         self.look_at.store(self.written.load(Ordering::Relaxed) + step, Ordering::Relaxed);
         self.tight.store(slack < memory * 2 + kept, Ordering::Release);
-        self.short.store(slack == 0, Ordering::Release);
-        self.near.store((1..kept * 2).contains(&slack), Ordering::Release);
+        self.slack.store(slack, Ordering::Relaxed);
+        self.short.store(slack <= self.asked.load(Ordering::Relaxed), Ordering::Release);
+        let has_room = available >= unwritten + ROOM_BYTES + kept / 2;
+        self.log_wants.store(slack < kept * 2 && has_room, Ordering::Release);
         self.beyond_help.store(!at_work && available < unwritten + ROOM_BYTES, Ordering::Release);
     }
 }
@@ -96,14 +106,10 @@ mod tests {
             disk.saw(available, total, unwritten, 64 * MB, false);
             (disk.is_tight(), disk.is_short())
         };
-        assert_eq!(at(50 * GB, 100 * GB, 64 * MB), (false, false));
-        assert_eq!(at(GB / 2, 100 * GB, 64 * MB), (true, false));
-        assert_eq!(
-            at(320 * MB, 100 * GB, 64 * MB),
-            (true, true),
-            "a flush of 64 MB and 256 MB that are kept"
-        );
-        assert_eq!(at(320 * MB, 100 * GB, 63 * MB), (true, false));
+        assert_eq!(at(8 * GB, 16 * GB, 64 * MB), (false, false));
+        assert_eq!(at(GB / 2, 16 * GB, 64 * MB), (true, false));
+        assert_eq!(at(320 * MB, 16 * GB, 64 * MB), (true, true), "a flush of 64 MB and 256 MB that are kept");
+        assert_eq!(at(320 * MB, 16 * GB, 63 * MB), (true, false));
         assert_eq!(at(24 * MB, 160 * MB, 15 * MB), (true, false), "a small disk has less kept");
         assert_eq!(at(23 * MB, 160 * MB, 15 * MB), (true, true));
     }
@@ -113,7 +119,7 @@ mod tests {
         let disk = Disk::default();
         let refuses = |available, at_work| {
             disk.saw(available, 160 * MB, 15 * MB, 64 * MB, at_work);
-            disk.refuses()
+            disk.refuses(1)
         };
         assert!(!refuses(24 * MB, false));
         assert!(refuses(16 * MB, false));
@@ -125,11 +131,11 @@ mod tests {
     fn it_is_looked_for_room_the_more_often_the_less_there_is() {
         let disk = Disk::default();
         let next = |available| {
-            disk.saw(available, 100 * GB, 0, 64 * MB, false);
+            disk.saw(available, 16 * GB, 0, 64 * MB, false);
             disk.look_at.load(Ordering::Relaxed) - disk.written.load(Ordering::Relaxed)
         };
         disk.note(5 * MB);
-        assert_eq!(next(50 * GB), LOOK_MAX);
+        assert_eq!(next(8 * GB), LOOK_MAX);
         assert_eq!(next(336 * MB), 10 * MB);
         assert_eq!(next(0), LOOK_MIN);
     }

@@ -58,7 +58,7 @@ impl Core {
                 tracing::warn!(%error, "a stable copy cannot be removed");
             }
             if let Err(error) = self.make_room_on_disk(tight, removed) {
-                tracing::warn!(%error, "making room on the disk failed");
+                tracing::debug!(%error, "making room on the disk failed; trying again");
             }
             let unflushed = flushes.unflushed();
             let delay = self.base.tuning.sync_delay();

@@ -100,7 +100,7 @@ impl Flushes {
     /// [`Core::wait_for_room`] for a member that follows: it is held back a little where flushes do not keep up, but never
     /// for long. What it has may never be committed, and the unit that takes it back must come through.
     pub fn make_room(&self) {
-        self.look_in_time();
+        self.look_in_time(0);
         if self.is_due() {
             self.signals.ask();
         }

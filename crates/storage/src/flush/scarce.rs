@@ -8,6 +8,7 @@ use super::Flushes;
 use super::disk::ROOM_BYTES;
 use crate::core::Core;
 use crate::db::Db;
+use crate::oplog::log_error;
 
 /// Flushing less than this part of what is kept is not worth a file.
 const FLUSH_PART: u64 = 4;
@@ -24,9 +25,10 @@ impl Flushes {
         self.disk.saw(stats.available_space(), stats.total_space(), memtables(db), memory, at_work);
     }
 
-    /// [`Flushes::look_for_room`], if enough was written since; whether it was.
-    pub(super) fn look_in_time(&self) -> bool {
-        let due = self.disk.written.load(Ordering::Relaxed) >= self.disk.look_at.load(Ordering::Relaxed);
+    /// [`Flushes::look_for_room`], if enough was written since, or there is less than is wanted; whether it was.
+    pub(super) fn look_in_time(&self, wanted: u64) -> bool {
+        let due = self.disk.lacks(wanted)
+            || self.disk.written.load(Ordering::Relaxed) >= self.disk.look_at.load(Ordering::Relaxed);
         if due {
             self.look_for_room();
         }
@@ -41,23 +43,25 @@ impl Flushes {
 }
 
 impl Core {
-    /// Refuses what adds to the data where it would take the room that is kept, after flushes that may have made some.
+    /// Refuses what adds so many bytes where it would take the room that is kept, after flushes that may have made some.
     /// In a set another member may have room, and the set sees to that when the log has none. Where somebody else has filled the disk, so that no flush
     /// has room, nothing is gained by it, and the log may take what is left.
     ///
     /// Errors: `OutOfDiskSpace`; what ends the operation.
-    pub(crate) fn wait_for_disk_space(&self) -> Result<()> {
-        let flushes = &self.flushes;
-        if flushes.look_in_time() && flushes.disk.near.load(Ordering::Acquire) {
+    pub(crate) fn wait_for_disk_space(&self, bytes: u64) -> Result<()> {
+        let (flushes, disk) = (&self.flushes, &self.flushes.disk);
+        if flushes.look_in_time(bytes) && disk.log_wants.load(Ordering::Acquire) {
             self.keep_room_for_log();
         }
-        if !flushes.disk.refuses() || self.base.is_ordered() {
+        if !disk.refuses(bytes) || self.base.is_ordered() {
             return Ok(());
         }
         let before = flushes.count();
         let lacks = || {
+            // The last that have room are made for this one.
+            disk.asked.fetch_max(bytes, Ordering::Relaxed);
             flushes.look_for_room();
-            if !flushes.disk.refuses() {
+            if !disk.refuses(bytes) {
                 return Ok(false);
             }
             let flushes_more = flushes.is_flushing() || flushes.is_last_chance();
@@ -67,9 +71,12 @@ impl Core {
             flushes.signals.ask();
             Ok(true)
         };
-        self.wait_while(lacks, |patience| {
+        let outcome = self.wait_while(lacks, |patience| {
             flushes.room_made.wait_for(&mut flushes.room.lock(), patience);
-        })
+        });
+        disk.asked.store(0, Ordering::Relaxed);
+        flushes.look_for_room();
+        outcome
     }
 
     /// A flush that cannot come to its end is not begun: it would take the room that the log may still have.
@@ -79,21 +86,37 @@ impl Core {
         if lacks { Err(no_room()) } else { Ok(()) }
     }
 
-    /// The keeper's part: where room is `tight` nothing is held for the log, and what was `removed` goes at once.
+    /// The keeper's part: where room is `tight` no log is kept that is not needed, and what was `removed` goes at once.
     pub(super) fn make_room_on_disk(&self, tight: bool, removed: bool) -> Result<()> {
         let (disk, db) = (&self.flushes.disk, &self.base.db);
-        if let Some(log) = self.durability.log() {
-            log.keep_spares(!tight);
+        if let Some(log) = self.durability.log().filter(|_| !self.base.is_ordered()) {
+            log.be_lean(tight);
+            if tight {
+                self.thin_log()?;
+            }
         }
         let merging = disk.merging.load(Ordering::Relaxed);
         disk.removed.fetch_or(removed, Ordering::Relaxed);
+        if disk.log_wants.load(Ordering::Acquire) {
+            self.keep_room_for_log();
+        }
         if tight && disk.removed.load(Ordering::Relaxed) {
+            // Large documents among them may be in the segment that is being written.
+            if let Some(log) = self.durability.log().filter(|_| !self.base.is_ordered()) {
+                log.end_segment().map_err(log_error)?;
+            }
             // Files at level 0 stay until they are merged with the deletions, which are in memory yet.
             self.try_checkpoint()?;
+            db.events().expect_less(true);
             db.merge_level0(true)?;
             disk.merging.store(true, Ordering::Relaxed);
             disk.removed.store(false, Ordering::Relaxed);
-        } else if merging && (!tight || db.level0_is_merged()) {
+        } else if disk.is_short() && !merging {
+            // Deletions make room when they are merged with what they delete.
+            db.merge_level0(true)?;
+            disk.merging.store(true, Ordering::Relaxed);
+        } else if merging && !disk.is_short() && (!tight || db.level0_is_merged()) {
+            db.events().expect_less(false);
             db.merge_level0(false)?;
             disk.merging.store(false, Ordering::Relaxed);
         }

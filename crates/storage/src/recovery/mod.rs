@@ -105,7 +105,7 @@ impl Core {
         match if ahead { self.flush_ahead() } else { self.checkpoint() } {
             // A full disk must not keep the data from being read.
             Err(error) if error.code() == Code::OUT_OF_DISK_SPACE => {
-                tracing::warn!(%error);
+                tracing::warn!(%error, "what the log has is not flushed while starting");
                 Ok(())
             }
             done => done,

@@ -54,8 +54,7 @@ impl Core {
         let use_log = options.journal || log_dir.is_dir();
         let log = if use_log {
             let mut log_options = sheaf_log::Options::new(&log_dir);
-            // Other members read the log, and a single server nothing but what is not flushed.
-            log_options.retain_bytes = if options.replica { options.oplog_bytes } else { 0 };
+            log_options.retain_bytes = options.oplog_bytes;
             log_options.segment_bytes = (options.oplog_bytes / 16).clamp(1 << 20, 64 << 20);
             let (log, recovered) = Log::open(log_options, applied).map_err(log_open_error)?;
             if recovered.cut_bytes > 0 {

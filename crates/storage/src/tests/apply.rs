@@ -385,8 +385,6 @@ proptest! {
 #[test]
 fn nobody_sees_half_a_transaction() {
     let (_dir, primary) = fresh();
-    // It is followed from the beginning.
-    primary.set_oplog_size(Some(1 << 30), None);
     let other = tempfile::tempdir().unwrap();
     let mut follower = Follower::open(other.path());
     let account = |id: i32, money: i32, text: &str| doc! { "_id": id, "money": money, "text": text };

@@ -335,7 +335,8 @@ unsafe extern "C" fn flush_ended(
     _: *const ffi::rocksdb_flushjobinfo_t,
 ) {
     // SAFETY: see `events`.
-    *unsafe { events(state) }.compaction_failed.lock() = None;
+    let events = unsafe { events(state) };
+    guarded(|| *events.compaction_failed.lock() = None);
 }
 
 unsafe extern "C" fn compaction_begins(

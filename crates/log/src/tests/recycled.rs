@@ -101,6 +101,21 @@ fn no_more_files_are_spared_than_are_wanted() {
 }
 
 #[test]
+fn room_that_is_kept_ends_no_segment() {
+    let dir = tempfile::tempdir().unwrap();
+    let (log, _) = Log::open(wide(dir.path()), OpTime::default()).unwrap();
+    let segments = || {
+        let files = std::fs::read_dir(dir.path()).unwrap().flatten();
+        files.filter(|file| file.path().extension().is_some_and(|suffix| suffix == "log")).count()
+    };
+    for at in 1..=20 {
+        log.append(1, at, &[b"small"]).unwrap();
+        log.keep_room(1 << 30).unwrap();
+    }
+    assert_eq!(segments(), 1);
+}
+
+#[test]
 fn segments_differ_in_salt() {
     let base = Salt::new();
     let salts: Vec<Salt> = (1..1000).map(|first| crate::segment::salt_of(3, first, base)).collect();

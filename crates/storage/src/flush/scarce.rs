@@ -127,7 +127,7 @@ impl Core {
     fn keep_room_for_log(&self) {
         let bytes = self.flushes.disk.kept.load(Ordering::Relaxed) / 4;
         if let Some(log) = self.durability.log().filter(|_| !self.base.is_ordered())
-            && let Err(error) = log.reserve(bytes as usize, true)
+            && let Err(error) = log.keep_room(bytes)
         {
             tracing::debug!(%error, "no room can be kept for the log");
         }

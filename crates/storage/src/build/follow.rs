@@ -136,7 +136,7 @@ impl Core {
             if turn.has_ended() || self.is_stopping() { Err(turn.aborted()) } else { Ok(()) }
         };
         // What was there before a restart is settled as a whole in the end.
-        let resumed = turn.is_filled() && build.view.is_none();
+        let resumed = build.view.is_none();
         if !resumed {
             self.fill(build, &go_on)?;
         }
@@ -169,5 +169,35 @@ impl Core {
             "ended an index build of an earlier primary"
         );
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sheaf_bson::doc;
+    use sheaf_errors::Code;
+
+    use crate::build::Announced;
+    use crate::index::Index;
+    use crate::tests::support::*;
+
+    #[test]
+    fn a_build_that_was_filled_may_be_over_when_it_goes_on_as_one_that_follows() {
+        let (_dir, engine) = fresh();
+        for id in 0..50 {
+            insert(&engine, C, &doc! { "_id": id, "a": id }).unwrap();
+        }
+        let spec = index_spec(doc! { "a": 1 }, "a_1", doc! {});
+        let core = engine.core();
+        let wanted = |_: &crate::Collection| {
+            Ok(vec![Index::from_spec(spec.as_raw(), core.definitions.new_ident(C), false, None)?])
+        };
+        let Announced::Building(mut build) = core.announce(C, GO_ON, wanted).unwrap() else {
+            panic!("there is something to build");
+        };
+        core.fill(&mut build, GO_ON).unwrap();
+        // The next primary's entry.
+        build.turn().end();
+        assert_eq!(core.follow(&mut build).unwrap_err().code(), Code::INDEX_BUILD_ABORTED);
     }
 }

@@ -306,8 +306,9 @@ impl Core {
 
     /// Fills the indexes from the snapshot, and drains most of what writers have left.
     fn fill(&self, build: &mut Build, interrupt: Interrupt<'_>) -> Result<()> {
-        if !build.turn().is_filled() {
-            self.fill_from_snapshot(build, interrupt)?;
+        // Not by the turn's phase: the log may have ended it just now.
+        if let Some(view) = &build.view {
+            build.skipped = self.fill_from_snapshot(build, view, interrupt)?;
         }
         // Old states need not be kept any more.
         build.view = None;
@@ -323,17 +324,19 @@ impl Core {
         Ok(())
     }
 
-    fn fill_from_snapshot(&self, build: &mut Build, interrupt: Interrupt<'_>) -> Result<()> {
+    /// Gives the keys of records that could not be indexed.
+    fn fill_from_snapshot(&self, build: &Build, view: &View, interrupt: Interrupt<'_>) -> Result<Vec<Vec<u8>>> {
         let folder = Folder::create(&self.base.options.path, &build.turn().id)?;
         let mut sorter = Sorter::new(&folder.0, self.base.options.sort_bytes());
-        self.scan(build, &mut sorter, interrupt)?;
+        let skipped = self.scan(build, view, &mut sorter, interrupt)?;
         let check = || interrupt().and_then(|()| self.check_alive(build));
         let (mut files, duplicates) = self.write_files(&build.indexes, sorter, &folder.0, &check)?;
         files.extend(duplicates);
         files.extend(self.write_marks(&build.indexes, build.at, &folder.0)?);
         // The files last from now on. If the machine dies, the log must tell whose they are.
         self.wait_durable(build.at.index, interrupt)?;
-        build.turn().fill(|| self.take_in(files))
+        build.turn().fill(|| self.take_in(files))?;
+        Ok(skipped)
     }
 
     /// Closes the generation that writers fill, and drains it; not if it would need a long wait.
@@ -369,9 +372,15 @@ impl Core {
         }
     }
 
-    /// Gives the entries of all documents of the snapshot to the sorter. A thread of its own reads them.
-    fn scan(&self, build: &mut Build, sorter: &mut Sorter, interrupt: Interrupt<'_>) -> Result<()> {
-        let Some(view) = &build.view else { impossible!("an index build that is to read has no snapshot") };
+    /// Gives the entries of all documents of the snapshot to the sorter. A thread of its own reads them. Returns the keys of records that could not be
+    /// indexed.
+    fn scan(
+        &self,
+        build: &Build,
+        view: &View,
+        sorter: &mut Sorter,
+        interrupt: Interrupt<'_>,
+    ) -> Result<Vec<Vec<u8>>> {
         let mut cursor = view.all_records_once(&build.collection)?;
         let read = |give: Give<'_>| {
             while cursor.next()? {
@@ -412,8 +421,7 @@ impl Core {
             }
             Ok(())
         })?;
-        build.skipped = skipped;
-        Ok(())
+        Ok(skipped)
     }
 
     /// Writes the sorted entries to table files. A second document with a unique index's key goes beside the index, to

@@ -67,6 +67,7 @@ impl Turn {
         Ok(())
     }
 
+    #[cfg(test)]
     pub fn is_filled(&self) -> bool {
         *self.phase.lock() == Phase::Filled
     }

@@ -1,5 +1,6 @@
 """One member of three has a disk that is full, broken or very slow, or does not run at all: the set goes on without it."""
 
+import contextlib
 import os
 import pathlib
 import shutil
@@ -18,6 +19,7 @@ from sheaf_process import stand_still
 
 MAJORITY = WriteConcern(w="majority")
 ALL = WriteConcern(w=3, wtimeout=60_000)
+OUT_OF_DISK_SPACE = 14031
 
 
 class Skip(Exception):
@@ -134,6 +136,64 @@ def with_a_full_disk(of_primary):
             whole_again(members, client, writer)
 
 
+def until_refused(client, most):
+    """Inserts until the set refuses that, but no more than so many megabytes; whether it has."""
+    collection = client.t.get_collection("filled", write_concern=WriteConcern(w=1))
+    for _ in range(most):
+        try:
+            collection.insert_many([{"text": os.urandom(10_000)} for _ in range(100)])
+        except PyMongoError as error:
+            if getattr(error, "code", None) == OUT_OF_DISK_SPACE or (getattr(error, "details", None) or {}).get("code") == OUT_OF_DISK_SPACE:
+                return True
+            raise
+    return False
+
+
+def full_disks_of_all_are_emptied():
+    """Where a majority has no room nothing more is taken but what frees room, so that all can do that."""
+    with contextlib.ExitStack() as stack:
+        disks = [stack.enter_context(SmallDisk()) for _ in range(3)]
+        members = ReplicaSet(args=["--oplogSize", "32"])
+        for server, disk in zip(members.servers, disks):
+            shutil.rmtree(server.dbpath)
+            server.dbpath, server.own_dbpath = disk.folder / "data", False
+        with members, members.client() as client:
+            majority = client.t.get_collection("filled", write_concern=WriteConcern(w="majority", wtimeout=60_000))
+            client.t.c.insert_many([{"_id": number} for number in range(1000)])
+            for _ in range(2):
+                assert until_refused(client, 200), "160 MB take 200"
+                assert majority.delete_one({}).deleted_count == 1
+                majority.drop()
+
+                def takes():
+                    try:
+                        majority.insert_one({"_id": 0, "text": "x" * 1_000_000})
+                        return majority.delete_one({"_id": 0}).deleted_count == 1
+                    except PyMongoError:
+                        return False
+
+                eventually(takes, "room for what adds")
+            writer = Writer(client, "x" * 1000)
+            writer.more(100, "writes after")
+            writer.stop()
+            whole_again(members, client, writer)
+            assert client.t.c.count_documents({}) >= 1000
+
+
+def the_lead_goes_where_there_is_room():
+    """A primary that is short of room hands over in time; a client that tries again once, as drivers do, hears nothing of it."""
+    with SmallDisk() as disk:
+        members = ReplicaSet(args=["--oplogSize", "32"])
+        small = members.servers[0]
+        shutil.rmtree(small.dbpath)
+        small.dbpath, small.own_dbpath = disk.folder / "data", False
+        members.config["members"][0]["priority"] = 2
+        with members, members.client() as client:
+            eventually(lambda: members.primary() == 0, "the primary that is wanted")
+            assert not until_refused(client, 250)
+            assert members.primary() != 0
+
+
 def a_secondary_with_a_full_disk():
     with_a_full_disk(of_primary=False)
 
@@ -226,6 +286,7 @@ def a_secondary_that_stands_still():
 
 
 CHECKS = [
+    full_disks_of_all_are_emptied, the_lead_goes_where_there_is_room,
     a_secondary_with_a_full_disk, a_primary_with_a_full_disk, a_disk_that_fails_ends_the_member, a_disk_that_does_not_answer,
     a_secondary_that_stands_still,
 ]

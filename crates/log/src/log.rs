@@ -572,11 +572,11 @@ impl Log {
         self.next_segment(&mut writer, first_index)
     }
 
-    /// Whether nothing is kept that only may be of use: neither bytes that [`Log::retain_bytes`] says nor files for new segments, which the disk gets
-    /// back.
-    pub fn be_lean(&self, lean: bool) {
+    /// Whether the disk is short of room, so that it gets back the files that wait to become new segments; and whether not even the bytes are kept that
+    /// [`Log::retain_bytes`] says.
+    pub fn be_lean(&self, short: bool, lean: bool) {
         self.lean.store(lean, Ordering::Relaxed);
-        self.spares.hold(if lean { 0 } else { self.options.spare_segments });
+        self.spares.hold(if short { 0 } else { self.options.spare_segments });
     }
 
     /// Removes the oldest segments that hold only entries at or below `unneeded` and that are not

@@ -197,7 +197,8 @@ impl Writer<'_> {
         self.bytes(heartbeat.set_name.as_bytes());
         self.report(&heartbeat.report);
         self.u8(heartbeat.state as u8);
-        self.u8(u8::from(heartbeat.electable) | u8::from(heartbeat.syncing) << 1);
+        let flags = [heartbeat.electable, heartbeat.syncing, heartbeat.short_of_room];
+        self.u8(flags.into_iter().enumerate().map(|(bit, flag)| u8::from(flag) << bit).sum());
         self.u64(heartbeat.primary.map_or(0, |id| id + 1));
         self.u64(heartbeat.commit);
         self.u64(heartbeat.sent_at);
@@ -287,6 +288,7 @@ impl Reader<'_> {
             state,
             electable: flags & 1 != 0,
             syncing: flags & 2 != 0,
+            short_of_room: flags & 4 != 0,
             primary: self.u64()?.checked_sub(1),
             commit: self.u64()?,
             sent_at: self.u64()?,
@@ -404,6 +406,7 @@ mod tests {
                     primary: (kind == 3).then_some(0),
                     electable: kind == 3,
                     syncing: kind == 4,
+                    short_of_room: kind == 4,
                     commit: 12,
                     sent_at: 99,
                 };

@@ -179,6 +179,8 @@ pub struct Heartbeat {
     pub electable: bool,
     /// Whether the sender copies its data from another member now.
     pub syncing: bool,
+    /// Whether the sender's disk soon has no room for what adds to its data.
+    pub short_of_room: bool,
     /// The sender's commit point.
     pub commit: u64,
     /// The time of the sender of the ping, given back in the answer.

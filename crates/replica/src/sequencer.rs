@@ -82,6 +82,14 @@ impl Sequencer for Replica {
         self.with(|core| core.refused());
     }
 
+    fn short_of_room(&self, short: bool) -> bool {
+        self.with(|core| core.short_of_room(short))
+    }
+
+    fn majority_lacks_room(&self) -> bool {
+        self.lacks_room.load(Ordering::Acquire)
+    }
+
     fn durable(&self, seq: u64) {
         let applied = self.applied_seq.load(Ordering::Acquire);
         assert!(seq <= applied, "unit {seq} is told to be durable, and {applied} is the last one applied");

@@ -48,6 +48,11 @@ impl Base {
         self.sequencer().is_some()
     }
 
+    /// Whether no other member has what this node has, nor needs what it keeps for others.
+    pub fn is_by_itself(&self) -> bool {
+        self.sequencer().is_none_or(|sequencer| sequencer.is_alone())
+    }
+
     /// Whether this member takes writes.
     pub fn leads(&self) -> bool {
         self.sequencer().is_none_or(|sequencer| sequencer.takes_writes())

@@ -55,6 +55,17 @@ pub trait Sequencer: Send + Sync {
         false
     }
 
+    /// This member's disk soon has no room for what adds to the data, or has some again. Returns whether another member, which has room, is about to
+    /// take the lead.
+    fn short_of_room(&self, _short: bool) -> bool {
+        false
+    }
+
+    /// Whether what adds to the data would not get to a majority of the set, for want of room on the disks of its members.
+    fn majority_lacks_room(&self) -> bool {
+        false
+    }
+
     /// How long a commit is to be held back before it begins, because the set is far behind.
     fn pause(&self) -> std::time::Duration {
         std::time::Duration::ZERO

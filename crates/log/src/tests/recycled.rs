@@ -90,7 +90,7 @@ fn no_more_files_are_spared_than_are_wanted() {
     assert!(log.retain(40).unwrap() > 3);
     assert_eq!(spares(dir.path()), 2);
     assert_eq!(log.append(1, 41, &[b"on"]).unwrap().index, 41);
-    log.be_lean(true);
+    log.be_lean(true, true);
     assert_eq!(spares(dir.path()), 0);
     for at in 42..=80 {
         log.append(1, at, &[&[8; 3000]]).unwrap();

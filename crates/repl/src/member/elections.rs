@@ -57,12 +57,36 @@ impl Member {
         if self.is_handing_over() {
             return true;
         }
-        let (false, Some(successor)) = (self.leading.as_ref().is_none_or(|l| l.offered), self.successor(0.0))
-        else {
+        self.offer_once(self.any_successor())
+    }
+
+    /// The disk soon has no room for what adds to the data, or has some again. A primary offers the lead, once, to a member that has room. Returns whether
+    /// one is about to take it.
+    pub fn short_of_room(&mut self, short: bool) -> bool {
+        if std::mem::replace(&mut self.short_of_room, short) != short {
+            self.hurry_pings();
+        }
+        if !short || !self.is_primary() || self.majority_lacks_room() {
             return false;
+        }
+        self.is_handing_over() || self.offer_once(self.successor(0.0, true))
+    }
+
+    /// Whether so many members have no room that what adds to the data would not get to a majority.
+    pub fn majority_lacks_room(&self) -> bool {
+        let Some(config) = &self.config else { return false };
+        let lacks = |id: u64| match Some(id) == self.me {
+            true => self.short_of_room,
+            false => self.peers.get(&id).is_some_and(|peer| peer.short_of_room),
         };
-        if let Some(leading) = &mut self.leading {
-            leading.offered = true;
+        let holders = config.voters().filter(|member| member.bears_data());
+        holders.filter(|member| !lacks(member.id)).count() < config.write_majority_count()
+    }
+
+    fn offer_once(&mut self, successor: Option<u64>) -> bool {
+        let (Some(successor), Some(leading)) = (successor, &mut self.leading) else { return false };
+        if std::mem::replace(&mut leading.offered, true) {
+            return false;
         }
         self.hand_over_to(successor);
         true
@@ -205,8 +229,8 @@ impl Member {
             || self.refused_since.is_some_and(|since| self.now >= since + timeout / 10)
     }
 
-    /// The best member to hand the lead to: of the highest priority, then the furthest.
-    pub(super) fn successor(&self, priority_above: f64) -> Option<u64> {
+    /// The best member to hand the lead to: of the highest priority, then the furthest. `with_room`: none whose disk soon is full.
+    fn successor(&self, priority_above: f64, with_room: bool) -> Option<u64> {
         let config = self.config.as_ref()?;
         let raft = self.raft.as_ref()?;
         let last = raft.raft.raft_log.last_index();
@@ -215,7 +239,8 @@ impl Member {
             let Some(peer) = self.peers.get(&member.id) else { continue };
             let up = self.is_up(peer) && peer.electable && peer.state == MemberState::Secondary;
             let matched = raft.raft.prs().get(raft_id(member.id)).map_or(0, |progress| progress.matched);
-            if !up || member.priority <= priority_above || matched + TAKEOVER_LAG_MAX < last {
+            let lacks_room = with_room && peer.short_of_room;
+            if !up || lacks_room || member.priority <= priority_above || matched + TAKEOVER_LAG_MAX < last {
                 continue;
             }
             if best.is_none_or(|(priority, at, _)| (member.priority, matched) > (priority, at)) {
@@ -223,6 +248,11 @@ impl Member {
             }
         }
         best.map(|(_, _, id)| id)
+    }
+
+    /// The best member to hand the lead to by somebody who must: one that has room, if there is one.
+    pub(super) fn any_successor(&self) -> Option<u64> {
+        self.successor(0.0, true).or_else(|| self.successor(0.0, false))
     }
 
     fn offer_takeover(&mut self) {
@@ -235,7 +265,7 @@ impl Member {
             return;
         }
         let mine = self.my_config().map_or(0.0, |member| member.priority);
-        let Some(successor) = self.successor(mine) else { return };
+        let Some(successor) = self.successor(mine, true) else { return };
         let again = self.now + self.election_timeout() / if stands_in { 10 } else { 1 };
         if let Some(leading) = &mut self.leading {
             leading.takeover_at = again;

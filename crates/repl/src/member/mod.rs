@@ -177,6 +177,8 @@ pub struct Member {
     syncing: bool,
     /// Since when the log takes nothing, and says so.
     refused_since: Option<u64>,
+    /// Whether the disk soon has no room: see [`Member::short_of_room`].
+    short_of_room: bool,
     leading: Option<Leading>,
     elections: Elections,
     hints: Hints,
@@ -267,6 +269,7 @@ impl Member {
             maintenance: 0,
             syncing: false,
             refused_since: None,
+            short_of_room: false,
             leading: None,
             hints: Hints::default(),
             listening: Listening::default(),
@@ -530,6 +533,7 @@ impl Member {
             primary: self.primary(),
             electable: self.is_electable(),
             syncing: self.syncing || self.pending.iter().any(|pending| pending.install),
+            short_of_room: self.short_of_room,
             commit: self.commit.index,
             sent_at,
         }

@@ -222,6 +222,7 @@ impl Member {
         let Some(peer) = self.peers.get_mut(&from) else { return };
         peer.state = heartbeat.state;
         peer.electable = heartbeat.electable;
+        peer.short_of_room = heartbeat.short_of_room;
         peer.primary = heartbeat.primary;
         peer.commit = heartbeat.commit;
         let incarnation = peer.incarnation;

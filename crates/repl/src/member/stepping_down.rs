@@ -78,7 +78,7 @@ impl Member {
             return;
         }
         if !self.is_handing_over()
-            && let Some(successor) = self.successor(0.0)
+            && let Some(successor) = self.any_successor()
         {
             self.step_down.as_mut().expect("it was under way above").offered = true;
             self.hand_over_to(successor);
@@ -103,7 +103,7 @@ impl Member {
     /// Even without time to catch up the lead goes to a member that can have it: otherwise the others would only
     /// notice after the election time-out. Returns whether there is one.
     fn make_last_offer(&mut self) -> bool {
-        let Some(successor) = self.successor(0.0) else { return false };
+        let Some(successor) = self.any_successor() else { return false };
         let patience = self.hand_over_patience();
         let step_down = self.step_down.as_mut().expect("an offer is a part of a step-down");
         if std::mem::replace(&mut step_down.offered, true) {

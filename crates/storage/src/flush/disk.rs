@@ -32,6 +32,8 @@ pub(crate) struct Disk {
     pub(super) kept: AtomicU64,
     /// Whether a flush may soon have no room.
     pub(super) short: AtomicBool,
+    /// What others have heard of that.
+    told_short: AtomicBool,
     /// Whether data were removed that level 0 may hold yet.
     pub(super) removed: AtomicBool,
     /// Whether level 0 is being merged at once.
@@ -48,6 +50,15 @@ impl Disk {
     /// Takes note of bytes that were written.
     pub fn note(&self, bytes: u64) {
         self.written.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// What other members are to hear, if it is news: whether they had better lead than this one. Room must have come for as much again as is kept before
+    /// it is not so any more.
+    pub fn changes(&self) -> Option<bool> {
+        let (short, told) = (self.is_short(), self.told_short.load(Ordering::Relaxed));
+        let now = short || (told && self.lacks(self.kept.load(Ordering::Relaxed)));
+        self.told_short.store(now, Ordering::Relaxed);
+        (now != told).then_some(now)
     }
 
     /// Whether a flush may soon have no room.
@@ -125,6 +136,17 @@ mod tests {
         assert!(refuses(16 * MB, false));
         assert!(!refuses(15 * MB, false), "somebody else has filled it");
         assert!(refuses(15 * MB, true), "what a compaction takes comes back");
+    }
+
+    #[test]
+    fn others_hear_that_there_is_room_again_when_there_is_enough() {
+        let disk = Disk::default();
+        let changes = |available| {
+            disk.saw(available, 160 * MB, 15 * MB, 64 * MB, false);
+            disk.changes()
+        };
+        assert_eq!([25, 23, 20, 24, 30].map(|mb| changes(mb * MB)), [None, Some(true), None, None, None]);
+        assert_eq!([31, 24, 23].map(|mb| changes(mb * MB)), [Some(false), None, Some(true)]);
     }
 
     #[test]

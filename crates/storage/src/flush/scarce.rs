@@ -44,8 +44,8 @@ impl Flushes {
 
 impl Core {
     /// Refuses what adds so many bytes where it would take the room that is kept, after flushes that may have made some.
-    /// In a set another member may have room, and the set sees to that when the log has none. Where somebody else has filled the disk, so that no flush
-    /// has room, nothing is gained by it, and the log may take what is left.
+    /// In a set another member that has room is offered the lead first; then this one takes no writes any more, which is told later. Where somebody else
+    /// has filled the disk, so that no flush has room, nothing is gained by it, and the log may take what is left.
     ///
     /// Errors: `OutOfDiskSpace`; what ends the operation.
     pub(crate) fn wait_for_disk_space(&self, bytes: u64) -> Result<()> {
@@ -53,7 +53,8 @@ impl Core {
         if flushes.look_in_time(bytes) && disk.log_wants.load(Ordering::Acquire) {
             self.keep_room_for_log();
         }
-        if !disk.refuses(bytes) || self.base.is_ordered() {
+        let others_lack = || self.base.sequencer().is_some_and(|sequencer| sequencer.majority_lacks_room());
+        if !disk.refuses(bytes) && !others_lack() {
             return Ok(());
         }
         let before = flushes.count();
@@ -61,8 +62,14 @@ impl Core {
             // The last that have room are made for this one.
             disk.asked.fetch_max(bytes, Ordering::Relaxed);
             flushes.look_for_room();
-            if !disk.refuses(bytes) {
+            if !self.base.leads() {
                 return Ok(false);
+            }
+            if !disk.refuses(bytes) {
+                return if others_lack() { Err(others_have_no_room()) } else { Ok(false) };
+            }
+            if self.base.sequencer().is_some_and(|sequencer| sequencer.short_of_room(true)) {
+                return Ok(true);
             }
             let flushes_more = flushes.is_flushing() || flushes.is_last_chance();
             if !flushes_more || flushes.count() >= before + FLUSHES_TRIED || flushes.error.lock().is_some() {
@@ -86,14 +93,18 @@ impl Core {
         if lacks { Err(no_room()) } else { Ok(()) }
     }
 
-    /// The keeper's part: where room is `tight` no log is kept that is not needed, and what was `removed` goes at once.
+    /// The keeper's part: where room is `tight` no log is kept that is not needed, unless other members may want it, and what was `removed` goes at once.
     pub(super) fn make_room_on_disk(&self, tight: bool, removed: bool) -> Result<()> {
         let (disk, db) = (&self.flushes.disk, &self.base.db);
-        if let Some(log) = self.durability.log().filter(|_| !self.base.is_ordered()) {
-            log.be_lean(tight);
-            if tight {
+        let by_itself = self.base.is_by_itself();
+        if let Some(log) = self.durability.log() {
+            log.be_lean(tight, tight && by_itself);
+            if tight && by_itself {
                 self.thin_log()?;
             }
+        }
+        if let (Some(short), Some(sequencer)) = (disk.changes(), self.base.sequencer()) {
+            sequencer.short_of_room(short);
         }
         let merging = disk.merging.load(Ordering::Relaxed);
         disk.removed.fetch_or(removed, Ordering::Relaxed);
@@ -102,7 +113,7 @@ impl Core {
         }
         if tight && disk.removed.load(Ordering::Relaxed) {
             // Large documents among them may be in the segment that is being written.
-            if let Some(log) = self.durability.log().filter(|_| !self.base.is_ordered()) {
+            if let Some(log) = self.durability.log().filter(|_| by_itself) {
                 log.end_segment().map_err(log_error)?;
             }
             // Files at level 0 stay until they are merged with the deletions, which are in memory yet.
@@ -126,7 +137,7 @@ impl Core {
     /// As much as a quarter of what is kept is the log's alone: compactions and flushes may take all the rest for a while.
     fn keep_room_for_log(&self) {
         let bytes = self.flushes.disk.kept.load(Ordering::Relaxed) / 4;
-        if let Some(log) = self.durability.log().filter(|_| !self.base.is_ordered())
+        if let Some(log) = self.durability.log()
             && let Err(error) = log.keep_room(bytes)
         {
             tracing::debug!(%error, "no room can be kept for the log");
@@ -143,6 +154,11 @@ impl Core {
         };
         Error::new(Code::OUT_OF_DISK_SPACE, text)
     }
+}
+
+fn others_have_no_room() -> Error {
+    let text = "a majority of the set's members have no room on their disks: only deletions and drops are taken until there is more";
+    Error::new(Code::OUT_OF_DISK_SPACE, text)
 }
 
 pub(super) fn no_room() -> Error {

@@ -13,7 +13,7 @@ pub struct Leading {
     pub takeover_at: u64,
     /// Until when the member that was offered the lead may take it.
     pub hand_over_until: u64,
-    /// Whether the lead was offered because the disk takes nothing.
+    /// Whether the lead was offered because the disk takes nothing, or soon will.
     pub offered: bool,
 }
 

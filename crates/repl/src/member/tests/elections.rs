@@ -93,6 +93,27 @@ fn a_primary_whose_disk_takes_nothing_hands_over() {
 }
 
 #[test]
+fn a_primary_short_of_room_hands_over_to_a_member_that_has_some() {
+    let mut set = three();
+    set.run(10_000);
+    assert!(!set.member(1).short_of_room(true), "it does not lead");
+    set.run(100);
+    assert!(!set.member(0).majority_lacks_room());
+    assert!(!set.member(0).short_of_room(true), "one alone has room, which is of no use");
+    assert!(set.member(0).majority_lacks_room());
+    set.run(5000);
+    assert_eq!(set.primary(), Some(0));
+    set.member(1).short_of_room(false);
+    set.member(2).short_of_room(true);
+    set.run(100);
+    let at = set.propose(0);
+    assert!(set.member(0).short_of_room(true));
+    set.run(1000);
+    assert_eq!(set.primary(), Some(1));
+    assert!(set.member(1).commit_point() >= at);
+}
+
+#[test]
 fn a_lost_connection_shortens_the_election() {
     let mut set = three();
     set.run(10_000);

@@ -111,7 +111,7 @@ impl Replica {
             writable: AtomicBool::new(false),
             readable: AtomicBool::new(false),
             flushable: AtomicU64::new(0),
-            lacks_room: AtomicBool::new(false),
+            others_lack_room: AtomicBool::new(false),
             alone: AtomicBool::new(false),
             commit: Mutex::default(),
             on_commit: OnceLock::new(),
@@ -345,7 +345,7 @@ impl Replica {
                     core.tick(self.started.elapsed().as_millis() as u64, wall);
                     let lag = core.commit_lag().1;
                     self.lag_millis.store(lag, Ordering::Relaxed);
-                    self.lacks_room.store(core.majority_lacks_room(), Ordering::Release);
+                    self.others_lack_room.store(core.others_lack_room(), Ordering::Release);
                     stopped = self.figures.lags(lag, core.commit_point().index) && core.is_writable();
                     core.tick_millis()
                 });

@@ -81,8 +81,8 @@ pub struct Replica {
     pub(crate) flushable: AtomicU64,
     /// The configuration has no other member.
     pub(crate) alone: AtomicBool,
-    /// A majority lacks room on its disks.
-    pub(crate) lacks_room: AtomicBool,
+    /// Too many others for a majority lack room on their disks.
+    pub(crate) others_lack_room: AtomicBool,
     pub(crate) commit: Mutex<{ rank::TOLD }, OpTime>,
     /// Whom to tell of the commit point.
     pub(crate) on_commit: OnceLock<CommitListener>,

@@ -86,8 +86,8 @@ impl Sequencer for Replica {
         self.with(|core| core.short_of_room(short))
     }
 
-    fn majority_lacks_room(&self) -> bool {
-        self.lacks_room.load(Ordering::Acquire)
+    fn others_lack_room(&self) -> bool {
+        self.others_lack_room.load(Ordering::Acquire)
     }
 
     fn durable(&self, seq: u64) {

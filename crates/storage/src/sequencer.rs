@@ -61,8 +61,8 @@ pub trait Sequencer: Send + Sync {
         false
     }
 
-    /// Whether what adds to the data would not get to a majority of the set, for want of room on the disks of its members.
-    fn majority_lacks_room(&self) -> bool {
+    /// Whether what adds to the data would not get to a majority of the set, for want of room on the disks of other members.
+    fn others_lack_room(&self) -> bool {
         false
     }
 

@@ -66,17 +66,22 @@ impl Member {
         if std::mem::replace(&mut self.short_of_room, short) != short {
             self.hurry_pings();
         }
-        if !short || !self.is_primary() || self.majority_lacks_room() {
+        if !short || !self.is_primary() || self.would_lack_room(true) {
             return false;
         }
         self.is_handing_over() || self.offer_once(self.successor(0.0, true))
     }
 
-    /// Whether so many members have no room that what adds to the data would not get to a majority.
-    pub fn majority_lacks_room(&self) -> bool {
+    /// Whether so many other members have no room on their disks that what adds to the data would not get to a majority.
+    pub fn others_lack_room(&self) -> bool {
+        self.would_lack_room(false)
+    }
+
+    /// Whether what adds to the data would not get to a majority, if this member lacks room or not.
+    fn would_lack_room(&self, this_does: bool) -> bool {
         let Some(config) = &self.config else { return false };
         let lacks = |id: u64| match Some(id) == self.me {
-            true => self.short_of_room,
+            true => this_does,
             false => self.peers.get(&id).is_some_and(|peer| peer.short_of_room),
         };
         let holders = config.voters().filter(|member| member.bears_data());

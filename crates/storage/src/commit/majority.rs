@@ -120,6 +120,13 @@ impl States {
         (found.holds(time) || (is_final && newest)).then_some(found)
     }
 
+    /// Takes out what was named, and was to be kept until now.
+    fn forget_named(&mut self, now: Instant) -> Vec<(Found, Instant)> {
+        let old = self.named.iter().filter(|(_, (_, until))| *until <= now);
+        let old: Vec<u64> = old.map(|(time, _)| *time).collect();
+        old.iter().filter_map(|time| self.named.remove(time)).collect()
+    }
+
     /// Takes out what is too old, and gives the index of the oldest state that is left.
     fn forget_old(&mut self, gone: &mut Vec<Kept>) -> u64 {
         while let Some((_, since)) = self.past.front()
@@ -209,6 +216,24 @@ impl Majority {
         oldest
     }
 
+    /// Gives up earlier states that have not been the newest for so long, whoever may ask for them. The newest one is seen by a snapshot of now, if there
+    /// is nothing newer: where nobody writes it would keep what was removed since for ever. The pipeline is held.
+    pub fn forget_past(&self, published: &Published, age: Duration) {
+        let now = Instant::now();
+        let mut states = self.0.lock();
+        let old = states.past.partition_point(|(_, since)| now.saturating_duration_since(*since) >= age);
+        let gone: Vec<_> = states.past.drain(..old).collect();
+        let unnamed = states.forget_named(now);
+        let mut seen = None;
+        if let Some(current) = states.current.as_mut().filter(|kept| kept.index == published.last().index) {
+            let fresh = Arc::new(SnapshotCell::take(&published.db));
+            seen = Some(std::mem::replace(&mut current.snapshot, fresh));
+        }
+        drop(states);
+        // Snapshots are given back without the lock.
+        drop((gone, unnamed, seen));
+    }
+
     /// Index of the newest state.
     pub fn newest_index(&self) -> u64 {
         let states = self.0.lock();
@@ -253,9 +278,7 @@ impl Majority {
     pub fn name(&self, time: u64, found: Found, age: Duration) -> Found {
         let now = Instant::now();
         let mut states = self.0.lock();
-        let old = states.named.iter().filter(|(_, (_, until))| *until <= now);
-        let old: Vec<u64> = old.map(|(time, _)| *time).collect();
-        let gone: Vec<_> = old.iter().filter_map(|time| states.named.remove(time)).collect();
+        let gone = states.forget_named(now);
         let (found, until) = states.named.entry(time).or_insert((found, now));
         *until = (*until).max(now + age);
         let kept = found.clone();

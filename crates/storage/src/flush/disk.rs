@@ -52,11 +52,11 @@ impl Disk {
         self.written.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// What other members are to hear, if it is news: whether they had better lead than this one. Room must have come for as much again as is kept before
-    /// it is not so any more.
-    pub fn changes(&self) -> Option<bool> {
-        let (short, told) = (self.is_short(), self.told_short.load(Ordering::Relaxed));
-        let now = short || (told && self.lacks(self.kept.load(Ordering::Relaxed)));
+    /// What other members are to hear, if it is news: whether this one's disk is short of room, and no flush is to be made that may help. Room must have
+    /// come for as much again as is kept before it is not so any more.
+    pub fn changes(&self, flushes: bool) -> Option<bool> {
+        let told = self.told_short.load(Ordering::Relaxed);
+        let now = (self.is_short() && !flushes) || (told && self.lacks(self.kept.load(Ordering::Relaxed)));
         self.told_short.store(now, Ordering::Relaxed);
         (now != told).then_some(now)
     }
@@ -141,12 +141,14 @@ mod tests {
     #[test]
     fn others_hear_that_there_is_room_again_when_there_is_enough() {
         let disk = Disk::default();
-        let changes = |available| {
+        let news = |available, flushes| {
             disk.saw(available, 160 * MB, 15 * MB, 64 * MB, false);
-            disk.changes()
+            disk.changes(flushes)
         };
-        assert_eq!([25, 23, 20, 24, 30].map(|mb| changes(mb * MB)), [None, Some(true), None, None, None]);
-        assert_eq!([31, 24, 23].map(|mb| changes(mb * MB)), [Some(false), None, Some(true)]);
+        let changes = |mb: u64| news(mb * MB, false);
+        assert_eq!(news(23 * MB, true), None);
+        assert_eq!([25, 23, 20, 24, 30].map(changes), [None, Some(true), None, None, None]);
+        assert_eq!([31, 24, 23].map(changes), [Some(false), None, Some(true)]);
     }
 
     #[test]

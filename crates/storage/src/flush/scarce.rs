@@ -1,6 +1,7 @@
 //! What is done where room on the disk is scarce, as [`Disk`](super::disk::Disk) has seen it: flushes in time, refusals, and what gives room back.
 
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use sheaf_errors::{Code, Error, Result};
 
@@ -15,6 +16,9 @@ const FLUSH_PART: u64 = 4;
 
 /// So many flushes are waited for, each of which may give room, before a write is refused.
 const FLUSHES_TRIED: u64 = 2;
+
+/// Where room is scarce, earlier states of the set are kept for so long after a drop. (Readers who name a time get `SnapshotTooOld` then.)
+const PAST_AGE: Duration = Duration::from_secs(1);
 
 impl Flushes {
     /// Looks how much room there is. A file system that does not say has enough.
@@ -53,7 +57,7 @@ impl Core {
         if flushes.look_in_time(bytes) && disk.log_wants.load(Ordering::Acquire) {
             self.keep_room_for_log();
         }
-        let others_lack = || self.base.sequencer().is_some_and(|sequencer| sequencer.majority_lacks_room());
+        let others_lack = || self.base.sequencer().is_some_and(|sequencer| sequencer.others_lack_room());
         if !disk.refuses(bytes) && !others_lack() {
             return Ok(());
         }
@@ -103,8 +107,13 @@ impl Core {
                 self.thin_log()?;
             }
         }
-        if let (Some(short), Some(sequencer)) = (disk.changes(), self.base.sequencer()) {
+        let flushes = self.flushes.is_flushing() || self.flushes.is_last_chance();
+        if let (Some(short), Some(sequencer)) = (disk.changes(flushes), self.base.sequencer()) {
             sequencer.short_of_room(short);
+        }
+        if tight && !self.definitions.garbage().is_empty() {
+            // They see what was dropped.
+            self.forget_past(PAST_AGE);
         }
         let merging = disk.merging.load(Ordering::Relaxed);
         disk.removed.fetch_or(removed, Ordering::Relaxed);
@@ -116,6 +125,7 @@ impl Core {
             if let Some(log) = self.durability.log().filter(|_| by_itself) {
                 log.end_segment().map_err(log_error)?;
             }
+            self.forget_past(Duration::ZERO);
             // Files at level 0 stay until they are merged with the deletions, which are in memory yet.
             self.try_checkpoint()?;
             db.events().expect_less(true);
@@ -132,6 +142,13 @@ impl Core {
             disk.merging.store(false, Ordering::Relaxed);
         }
         Ok(())
+    }
+
+    fn forget_past(&self, age: Duration) {
+        if self.base.is_ordered() {
+            let _still = self.still();
+            self.commits.majority().forget_past(&self.published, age);
+        }
     }
 
     /// As much as a quarter of what is kept is the log's alone: compactions and flushes may take all the rest for a while.

@@ -14,6 +14,9 @@ const KEPT_PART: u64 = 64;
 const KEPT_MIN: u64 = 8 << 20;
 const KEPT_MAX: u64 = 1 << 30;
 
+/// Others hear that there is no room when the keeper has found none so many times in a row.
+const LOOKS_SHORT: u64 = 2;
+
 /// It is looked for again when a part of the room has been written, within these bounds. (What others write is seen by the keeper, who looks twice a second.)
 const LOOK_PART: u64 = 8;
 const LOOK_MIN: u64 = 128 << 10;
@@ -34,6 +37,9 @@ pub(crate) struct Disk {
     pub(super) short: AtomicBool,
     /// What others have heard of that.
     told_short: AtomicBool,
+    short_looks: AtomicU64,
+    /// How often the keeper has looked, and done what makes room.
+    pub(super) rounds: AtomicU64,
     /// Whether data were removed that level 0 may hold yet.
     pub(super) removed: AtomicBool,
     /// Whether level 0 is being merged at once.
@@ -52,11 +58,14 @@ impl Disk {
         self.written.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// What other members are to hear, if it is news: whether this one's disk is short of room, and no flush is to be made that may help. Room must have
-    /// come for as much again as is kept before it is not so any more.
-    pub fn changes(&self, flushes: bool) -> Option<bool> {
+    /// The keeper looks: what other members are to hear, if it is news. This one's disk is short of room when it was so again and again, with nothing
+    /// `at_work` that may help; and not any more when room has come for as much again as is kept.
+    pub fn changes(&self, at_work: bool) -> Option<bool> {
         let told = self.told_short.load(Ordering::Relaxed);
-        let now = (self.is_short() && !flushes) || (told && self.lacks(self.kept.load(Ordering::Relaxed)));
+        let before = self.short_looks.load(Ordering::Relaxed);
+        let looks = if self.is_short() && !at_work { before + 1 } else { 0 };
+        self.short_looks.store(looks, Ordering::Relaxed);
+        let now = looks >= LOOKS_SHORT || (told && self.lacks(self.kept.load(Ordering::Relaxed)));
         self.told_short.store(now, Ordering::Relaxed);
         (now != told).then_some(now)
     }
@@ -141,14 +150,14 @@ mod tests {
     #[test]
     fn others_hear_that_there_is_room_again_when_there_is_enough() {
         let disk = Disk::default();
-        let news = |available, flushes| {
+        let news = |available, at_work| {
             disk.saw(available, 160 * MB, 15 * MB, 64 * MB, false);
-            disk.changes(flushes)
+            disk.changes(at_work)
         };
         let changes = |mb: u64| news(mb * MB, false);
-        assert_eq!(news(23 * MB, true), None);
-        assert_eq!([25, 23, 20, 24, 30].map(changes), [None, Some(true), None, None, None]);
-        assert_eq!([31, 24, 23].map(changes), [Some(false), None, Some(true)]);
+        assert_eq!([20, 20].map(|mb| news(mb * MB, true)), [None; 2]);
+        assert_eq!([25, 23, 20, 24, 30].map(changes), [None, None, Some(true), None, None]);
+        assert_eq!([31, 23, 24, 23, 23].map(changes), [Some(false), None, None, None, Some(true)]);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! The thread that flushes by memory and by age, and clears away what nobody needs any more.
 
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use sheaf_errors::Result;
@@ -60,6 +61,7 @@ impl Core {
             if let Err(error) = self.make_room_on_disk(tight, removed) {
                 tracing::debug!(%error, "making room on the disk failed; trying again");
             }
+            flushes.disk.rounds.fetch_add(1, Ordering::AcqRel);
             let unflushed = flushes.unflushed();
             let delay = self.base.tuning.sync_delay();
             let old = !delay.is_zero() && last_flush.elapsed() >= delay;

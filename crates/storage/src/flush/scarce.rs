@@ -17,6 +17,9 @@ const FLUSH_PART: u64 = 4;
 /// So many flushes are waited for, each of which may give room, before a write is refused.
 const FLUSHES_TRIED: u64 = 2;
 
+/// And so many rounds of the keeper, the first of which may have begun before.
+const ROUNDS_TRIED: u64 = 2;
+
 /// Where room is scarce, earlier states of the set are kept for so long after a drop. (Readers who name a time get `SnapshotTooOld` then.)
 const PAST_AGE: Duration = Duration::from_secs(1);
 
@@ -25,8 +28,12 @@ impl Flushes {
     pub(super) fn look_for_room(&self) {
         let Ok(stats) = fs4::statvfs(&self.base.options.path) else { return };
         let (db, memory) = (&self.base.db, self.base.options.memtable_bytes());
-        let at_work = self.is_flushing() || db.property("rocksdb.num-running-compactions") > 0;
-        self.disk.saw(stats.available_space(), stats.total_space(), memtables(db), memory, at_work);
+        self.disk.saw(stats.available_space(), stats.total_space(), memtables(db), memory, self.is_at_work());
+    }
+
+    /// Whether a flush or a compaction is under way.
+    fn is_at_work(&self) -> bool {
+        self.is_flushing() || self.base.db.property("rocksdb.num-running-compactions") > 0
     }
 
     /// [`Flushes::look_for_room`], if enough was written since, or there is less than is wanted; whether it was.
@@ -61,7 +68,7 @@ impl Core {
         if !disk.refuses(bytes) && !others_lack() {
             return Ok(());
         }
-        let before = flushes.count();
+        let (before, rounds) = (flushes.count(), disk.rounds.load(Ordering::Acquire));
         let lacks = || {
             // The last that have room are made for this one.
             disk.asked.fetch_max(bytes, Ordering::Relaxed);
@@ -75,8 +82,10 @@ impl Core {
             if self.base.sequencer().is_some_and(|sequencer| sequencer.short_of_room(true)) {
                 return Ok(true);
             }
-            let flushes_more = flushes.is_flushing() || flushes.is_last_chance();
-            if !flushes_more || flushes.count() >= before + FLUSHES_TRIED || flushes.error.lock().is_some() {
+            let flushes_more = (flushes.is_flushing() || flushes.is_last_chance())
+                && flushes.count() < before + FLUSHES_TRIED;
+            let tries_more = disk.rounds.load(Ordering::Acquire) < rounds + ROUNDS_TRIED;
+            if !(flushes_more || tries_more) || flushes.error.lock().is_some() {
                 return Err(self.no_room_to_add());
             }
             flushes.signals.ask();
@@ -107,8 +116,8 @@ impl Core {
                 self.thin_log()?;
             }
         }
-        let flushes = self.flushes.is_flushing() || self.flushes.is_last_chance();
-        if let (Some(short), Some(sequencer)) = (disk.changes(flushes), self.base.sequencer()) {
+        let at_work = self.flushes.is_at_work() || self.flushes.is_last_chance();
+        if let (Some(short), Some(sequencer)) = (disk.changes(at_work), self.base.sequencer()) {
             sequencer.short_of_room(short);
         }
         if tight && !self.definitions.garbage().is_empty() {

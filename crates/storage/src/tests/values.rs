@@ -257,6 +257,13 @@ fn a_damaged_document_is_told_and_its_file_is_kept() {
     assert_eq!(error.code(), Code::CHECKSUM_MISMATCH);
     assert!(error.message().contains("0000000001.values"), "{error}");
     assert_eq!(&*view.get(&collection, &key(4)).unwrap().unwrap(), documents[4].as_bytes());
+    let found = engine.validate(C, true, GO_ON).unwrap();
+    assert_eq!((found.records, found.unreadable, &found.corrupt_records), (600, 1, &vec![key(3)]));
+    let [text] = &found.errors[..] else { panic!("{found:?}") };
+    assert!(
+        text.contains("the document of _id 3 cannot be read") && text.contains("0000000001.values"),
+        "{text}"
+    );
     // Of what follows it in the file nobody can tell what is wanted.
     let mut unit = engine.write(GO_ON);
     (20..600).for_each(|id| assert!(change(&mut unit, C, id, None).unwrap()));

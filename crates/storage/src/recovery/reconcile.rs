@@ -68,10 +68,10 @@ impl Core {
         held: OpTime,
     ) -> Result<(Option<BTreeSet<Uuid>>, Option<sheaf_log::Entry>)> {
         let mut touched = BTreeSet::new();
-        let mut reader = match log.read_from(known.index + 1) {
-            Err(sheaf_log::Error::Gone { .. }) => return Ok((None, None)),
-            reader => reader.map_err(log_error)?,
-        };
+        // Where it was damaged it may begin in between.
+        let first = log.stats().first_index.max(known.index + 1);
+        let is_whole = first == known.index + 1;
+        let mut reader = log.read_from(first).map_err(log_error)?;
         while reader.index() <= held.index {
             let Some(entry) = reader.next().map_err(log_error)? else { return Ok((None, None)) };
             self.durability.knowledge().note(entry.at.index, entry.at.term);
@@ -84,10 +84,10 @@ impl Core {
                 }
             }
             if entry.at.index == held.index && entry.at.time > held.time {
-                return Ok((Some(touched), Some(entry)));
+                return Ok((is_whole.then_some(touched), Some(entry)));
             }
         }
-        Ok((Some(touched), None))
+        Ok((is_whole.then_some(touched), None))
     }
 
     fn note_operation(&self, fields: &Operation<'_>, touched: &mut BTreeSet<Uuid>) {

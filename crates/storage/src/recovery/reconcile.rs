@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 
 use sheaf_bson::RawDoc;
-use sheaf_errors::Result;
+use sheaf_errors::{Code, Result};
 use sheaf_log::Log;
 use uuid::Uuid;
 
@@ -21,6 +21,7 @@ use crate::apply::apply_entries;
 use crate::catalog::Collection;
 use crate::core::Core;
 use crate::db::Cf;
+use crate::db::values::Reference;
 use crate::definitions::command::Command;
 use crate::index::{IndexKind, KeySet};
 use crate::keys::prefix_range;
@@ -112,7 +113,16 @@ impl Core {
         iter.seek(from);
         while let Some(value) = iter.value() {
             docs += 1;
-            let value = self.base.db.values().resolve(value)?;
+            let value = match self.base.db.values().resolve(value) {
+                // What is damaged must not keep the rest from being read. Whoever reads it, or validates, is told.
+                Err(error) if error.code() == Code::CHECKSUM_MISMATCH => {
+                    tracing::error!(collection = collection.namespace, %error, "a document cannot be read");
+                    bytes += Reference::read(value).map_or(0, |reference| i64::from(reference.length));
+                    iter.next();
+                    continue;
+                }
+                value => value?,
+            };
             bytes += value.len() as i64;
             for index in collection.maintained().filter(|index| index.kind != IndexKind::Id) {
                 keys.clear();

@@ -102,7 +102,9 @@ fn what_is_flushed_is_not_lost_with_the_log() {
 fn a_log_that_begins_behind_the_last_checkpoint_is_enough() {
     let (dir, engine) = fresh();
     let insert_some = |ids: std::ops::Range<i32>| {
-        ids.for_each(|id| drop(insert(&engine, C, &doc! { "_id": id }).unwrap()));
+        for id in ids {
+            insert(&engine, C, &doc! { "_id": id }).unwrap();
+        }
         engine.core().durability.log().unwrap().sync().unwrap();
     };
     engine.checkpoint().unwrap();

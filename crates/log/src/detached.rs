@@ -4,6 +4,7 @@ use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
+use crate::damage::Damage;
 use crate::entry::{HEADER_LEN, Salt};
 use crate::position::OpTime;
 use crate::recover::{Scanner, Source};
@@ -26,7 +27,7 @@ impl SegmentFile {
         let mut segment = Segment::new(path.to_owned(), first_index, bytes, 1, Salt(0));
         match check_header(&segment)? {
             Ok((version, base)) => segment.salt = salt_of(version, first_index, base),
-            Err(what) => return Err(Error::Damaged { segment: segment.name(), offset: 0, what }),
+            Err(what) => return Err(Damage::of_header(&segment, what)),
         }
         let scanner = Scanner::new(Source::File(segment.open(false)?), bytes, segment.salt);
         Ok(SegmentFile { scanner })

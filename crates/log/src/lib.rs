@@ -26,6 +26,7 @@
 
 #![forbid(unsafe_code)]
 
+mod damage;
 mod detached;
 mod entry;
 mod files;
@@ -43,6 +44,7 @@ mod spares;
 mod tests;
 mod write;
 
+pub use damage::{Damage, Kept, Mending};
 pub use detached::SegmentFile;
 pub use entry::{Entry, HEADER_LEN};
 pub use files::ReadFiles;
@@ -62,15 +64,8 @@ pub enum Error {
         source: std::io::Error,
     },
     /// Bytes that had been durable are not what was written.
-    #[error("log is damaged in {segment} at byte {offset}: {what}")]
-    Damaged {
-        /// File name of the segment.
-        segment: String,
-        /// Where the unreadable entry starts.
-        offset: u64,
-        /// What was found there.
-        what: String,
-    },
+    #[error("{0}")]
+    Damaged(Damage),
     /// The segment format is one that this version does not know.
     #[error("log segment {segment} has format version {version}, newer than this program knows")]
     TooNew {

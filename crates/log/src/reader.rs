@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use crate::damage::Damage;
 use crate::entry::{Entry, HEADER_LEN, Header};
 use crate::lock::lock;
 use crate::marks::Marks;
@@ -203,8 +204,13 @@ impl Reader {
     }
 
     fn damaged(&self, what: &str) -> Error {
-        let segment = self.place.as_ref().map_or_else(String::new, |place| place.name.clone());
-        Error::Damaged { segment, offset: self.offset(), what: what.to_owned() }
+        Error::Damaged(Damage {
+            segment: self.place.as_ref().map_or_else(String::new, |place| place.name.clone()),
+            offset: self.offset(),
+            entry: self.index,
+            term: None,
+            what: what.to_owned(),
+        })
     }
 
     /// The next entry, checked; `None` at the end of the log.

@@ -5,9 +5,10 @@ use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
+use crate::damage::Damage;
 use crate::entry::{HEADER_LEN, Header, Salt};
 use crate::position::OpTime;
-use crate::segment::{MAGIC, SEGMENT_HEADER_LEN, Segment, VERSION, salt_of};
+use crate::segment::{MAGIC, SEGMENT_HEADER_LEN, Segment, VERSION, check_header, salt_of};
 use crate::shared::Shared;
 use crate::{Error, Result};
 
@@ -165,7 +166,7 @@ impl Scanner {
         let mut at = from;
         let begun = self.checksummed;
         let budget = FORGED_BYTES + (self.bytes.saturating_sub(from)).saturating_mul(2);
-        while let Some(next) = self.likely_head(at, index)? {
+        while let Some(next) = self.likely_head(at, index + 2)? {
             at = next;
             let Some((_, header)) = self.head_at(at)? else { break };
             let candidate = header.filter(|header| {
@@ -188,9 +189,23 @@ impl Scanner {
         Ok(false)
     }
 
-    /// The first place from `at` on where the index of a header that [`Scanner::claims_more`] looks for can stand. Most places are passed over
+    /// The next whole entry from `at` on whose index is `least` or above, searched at every byte: where it is, its header, and where it ends.
+    /// None is found in segments without salt, where a document may look like one.
+    pub fn next_entry(&mut self, mut at: u64, least: u64) -> Result<Option<(u64, Header, u64)>> {
+        while self.salt.checks()
+            && let Some(next) = self.likely_head(at, least)?
+        {
+            if let Some((header, end)) = self.entry_at(next)? {
+                return Ok(Some((next, header, end)));
+            }
+            at = next + 1;
+        }
+        Ok(None)
+    }
+
+    /// The first place from `at` on where a header can stand whose index is `least` or somewhat above. Most places are passed over
     /// here, by two comparisons.
-    fn likely_head(&mut self, mut at: u64, index: u64) -> Result<Option<u64>> {
+    fn likely_head(&mut self, mut at: u64, least: u64) -> Result<Option<u64>> {
         const INDEX: usize = 16;
         while at + (HEADER_LEN as u64) <= self.bytes {
             // What has been read is looked through to its end: a place that was none has the next one a byte behind it.
@@ -204,7 +219,7 @@ impl Scanner {
             let places = len + 1 - HEADER_LEN;
             let found = bytes[INDEX..].windows(8).take(places).position(|window| {
                 let found = u64::from_le_bytes(std::array::from_fn(|i| window[i]));
-                found.wrapping_sub(index + 2) < AHEAD_MAX
+                found.wrapping_sub(least) < AHEAD_MAX
             });
             if let Some(found) = found {
                 return Ok(Some(at + found as u64));
@@ -250,9 +265,13 @@ pub(crate) struct Tail {
 /// behind it, and leaves each segment's `bytes` at its last whole entry. `torn` are those from the first on whose header is
 /// not whole.
 pub(crate) fn recover(segments: &mut Vec<Segment>, torn: Vec<Segment>, applied: OpTime) -> Result<Tail> {
-    if let ([], [alone]) = (segments.as_slice(), torn.as_slice()) {
-        remove_unfinished(alone, applied)?;
-        return Ok(Tail { last: applied, ..Tail::default() });
+    match (segments.as_slice(), torn.as_slice()) {
+        ([], [alone]) => {
+            remove_unfinished(alone, applied)?;
+            return Ok(Tail { last: applied, ..Tail::default() });
+        }
+        ([], [first, ..]) => return Err(Damage::of_header(first, "the segment's header is not readable")),
+        _ => {}
     }
     // Segments wholly at or below what the storage engine has are not read: start-up must not cost
     // what the whole oplog weighs.
@@ -272,11 +291,8 @@ pub(crate) fn recover(segments: &mut Vec<Segment>, torn: Vec<Segment>, applied: 
             break;
         }
         if segments[at].first_index != tail.last.index + 1 {
-            return Err(Error::Damaged {
-                segment: segments[at].name(),
-                offset: 0,
-                what: format!("segment follows index {}, so entries are missing", tail.last.index),
-            });
+            let what = format!("the segment follows entry {}, so entries are missing", tail.last.index);
+            return Err(Damage::of_header(&segments[at], what));
         }
         let mut scanner = Scanner::of(&segments[at])?;
         loop {
@@ -330,8 +346,8 @@ fn remove_unfinished(segment: &Segment, applied: OpTime) -> Result<()> {
         held = held || scanner.claims_more(SEGMENT_HEADER_LEN, segment.first_index.saturating_sub(1))?;
     }
     if held {
-        let what = "the segment's header is not readable, but there are entries behind it".to_owned();
-        return Err(Error::Damaged { segment: segment.name(), offset: 0, what });
+        let what = "the segment's header is not readable, but there are entries behind it";
+        return Err(Damage::of_header(segment, what));
     }
     fs::remove_file(&segment.path).map_err(|e| Error::io("removing an unfinished segment", e))
 }
@@ -351,11 +367,20 @@ fn cut(
     }
     (tail.checksummed, tail.read) = (scanner.checksummed, scanner.read);
     if claimed {
-        return Err(Error::Damaged {
+        // Where a segment is followed by one that does not begin as one, that is what is damaged.
+        if let Some(next) = segments.get(at + 1).filter(|next| next.first_index == bad)
+            && let Err(what) = check_header(next)?
+        {
+            return Err(Damage::of_header(next, what));
+        }
+        let header = scanner.head_at(offset)?.and_then(|(_, header)| header);
+        return Err(Error::Damaged(Damage {
             segment: segments[at].name(),
             offset,
-            what: format!("entry {bad} had been durable but is not readable (checksum or length)"),
-        });
+            entry: bad,
+            term: header.filter(|header| header.at.index == bad).map(|header| header.at.term),
+            what: "it had been durable but is not readable (checksum or length)".to_owned(),
+        }));
     }
     for later in segments.drain(at + 1..) {
         tail.cut_bytes += later.bytes;

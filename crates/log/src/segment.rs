@@ -29,6 +29,14 @@ pub(crate) fn salt_of(version: u32, first_index: u64, base: Salt) -> Salt {
     Salt(if base.0 == first_index { base.0 } else { base.0 ^ first_index })
 }
 
+/// The log's salt with which a segment has this one: what [`salt_of`] undoes.
+pub(crate) fn base_for(version: u32, first_index: u64, salt: Salt) -> Salt {
+    if version <= VERSION_ONE_SALT || salt.0 == first_index {
+        return salt;
+    }
+    Salt(salt.0 ^ first_index)
+}
+
 /// Bytes of a segment before its first entry.
 pub(crate) const SEGMENT_HEADER_LEN: u64 = 32;
 
@@ -144,7 +152,8 @@ pub(crate) fn segment_header(
 }
 
 /// Lists the folder's segments in order: those with whole headers, and all from the first on whose header is not whole. That
-/// one had not been synced, if it and what comes after it was written shortly before a crash; recovery finds out.
+/// one had not been synced, if it and what comes after it was written shortly before a crash; recovery finds out. Where a header is not
+/// whole, the segment is taken to have the salt of others.
 pub(crate) fn list(dir: &Path) -> Result<(Vec<Segment>, Vec<Segment>)> {
     let what = || format!("listing {}", dir.display());
     let mut segments = Vec::new();
@@ -160,26 +169,16 @@ pub(crate) fn list(dir: &Path) -> Result<(Vec<Segment>, Vec<Segment>)> {
         segments.push(Segment::new(path, first_index, bytes, 1, Salt(0)));
     }
     segments.sort_by_key(|segment| segment.first_index);
-    let mut torn = None;
-    let mut known = (1, Salt(0));
-    for (at, segment) in segments.iter_mut().enumerate() {
-        match check_header(segment)? {
-            Ok(own) => known = own,
-            Err(what) => torn = torn.or(Some((at, what))),
-        }
+    let headers = segments.iter().map(check_header).collect::<Result<Vec<_>>>()?;
+    let mut known = headers.iter().find_map(|header| header.clone().ok()).unwrap_or((1, Salt(0)));
+    for (segment, header) in segments.iter_mut().zip(&headers) {
+        known = header.clone().unwrap_or(known);
         (segment.version, segment.base) = known;
         segment.salt = salt_of(segment.version, segment.first_index, segment.base);
     }
-    match torn {
-        None => Ok((segments, Vec::new())),
-        Some((0, what)) if segments.len() > 1 => {
-            Err(Error::Damaged { segment: segments[0].name(), offset: 0, what })
-        }
-        Some((at, _)) => {
-            let torn = segments.split_off(at);
-            Ok((segments, torn))
-        }
-    }
+    let whole = headers.iter().take_while(|header| header.is_ok()).count();
+    let torn = segments.split_off(whole);
+    Ok((segments, torn))
 }
 
 /// Version and log's salt of a segment, or what is wrong with its header.

@@ -1,3 +1,4 @@
+mod damage;
 mod recycled;
 
 use std::fs;

@@ -164,6 +164,13 @@ impl Replica {
         Ok(())
     }
 
+    /// How many members the set has whose data this is; 0 if it is none's.
+    ///
+    /// Errors: its state cannot be read.
+    pub fn members(folder: &std::path::Path) -> Result<usize> {
+        Ok(StateFile::open(folder)?.state.config.map_or(0, |(config, _)| config.members.len()))
+    }
+
     /// Ends the driver's threads.
     pub fn stop(&self) {
         self.stopping.store(true, Ordering::Release);

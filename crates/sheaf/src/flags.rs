@@ -34,13 +34,13 @@ enum Role {
     Bench(lab::Bench),
     /// Start, break, secure and end a single server, a replica set or a sharded cluster on this machine
     Cluster(Box<lab::Cluster>),
-    /// Show an operation of the log that cannot be applied, export it, leave it out
+    /// Show an operation of the log that cannot be applied, export it, leave it out; show damage of the log, set it aside
     Repair(RepairFlags),
     /// Look whether this machine suits a database, and say what to mend
     Doctor(lab::Doctor),
 }
 
-/// `sheaf repair`: what to do where the server does not start because its log cannot be applied.
+/// `sheaf repair`: what to do where the server does not start because its log cannot be applied or is damaged.
 #[derive(Args, Clone, Debug)]
 pub struct RepairFlags {
     /// Folder of the data
@@ -55,6 +55,9 @@ pub struct RepairFlags {
     /// Leave it out though the folder is a replica set member's, who will then differ from the others
     #[arg(long)]
     pub member_may_differ: bool,
+    /// Take what is damaged out of the log, with what cannot stay in it without that, and keep it in a folder within the data folder
+    #[arg(long, conflicts_with_all = ["skip", "export"])]
+    pub cut_log: bool,
 }
 
 /// The flags of a server, whatever its role. What a flag leaves open, the configuration file or the default decides.

@@ -6,6 +6,7 @@ mod builds;
 mod chains;
 mod copy;
 mod crash;
+mod damage;
 mod ddl;
 mod figures;
 mod follow;

@@ -539,6 +539,11 @@ impl IterCell {
         if self.refers { Some(&self.document) } else { self.iter.borrow_dependent().value() }
     }
 
+    /// Whether it stands on a record whose document is elsewhere, and cannot be read there.
+    pub fn refers_in_vain(&self) -> bool {
+        !self.refers && self.cf == Cf::Records && self.value().and_then(Reference::read).is_some()
+    }
+
     /// Goes to the first entry of the way at or behind `key`, but not through [`gaps`]; `exclusive`: the key itself is not wanted, and
     /// may be found all the same. False when there is none, an error when a read failed.
     pub fn seek(&mut self, way: &Way<'_>, key: &[u8], exclusive: bool) -> Result<bool> {

@@ -6,8 +6,10 @@
 //! - [`entry`]: an entry with its place in the log;
 //! - [`operation`]: one of its documents, read;
 //! - [`statement`]: the retryable write that an operation belongs to;
-//! - [`skipped`]: operations that cannot be applied, or are left out.
+//! - [`skipped`]: operations that cannot be applied, or are left out;
+//! - [`damaged`]: damage of the log.
 
+pub(crate) mod damaged;
 mod entry;
 mod operation;
 pub(crate) mod skipped;

@@ -6,6 +6,7 @@ use std::str::FromStr;
 use sheaf_bson::json::{Style, value_to_json};
 use sheaf_bson::{DocBuf, RawDoc};
 
+use super::damaged::DamagedLog;
 use crate::order::Mutex;
 use crate::order::rank::LEAF;
 
@@ -82,8 +83,11 @@ impl Unapplied {
 #[derive(Default)]
 pub struct Repair {
     skip: Vec<OperationId>,
+    /// Whether a damaged log is cut.
+    cut_log: bool,
     skipped: Mutex<LEAF, Vec<Unapplied>>,
     failed: Mutex<LEAF, Option<Unapplied>>,
+    damaged: Mutex<LEAF, Vec<DamagedLog>>,
 }
 
 impl Repair {
@@ -92,10 +96,28 @@ impl Repair {
         Repair { skip: skip.to_vec(), ..Repair::default() }
     }
 
+    /// Which mends a damaged log.
+    pub(crate) fn cutting_log() -> Repair {
+        Repair { cut_log: true, ..Repair::default() }
+    }
+
     /// What was left out, and the first operation that cannot be applied and was not.
     pub(crate) fn take(&self) -> (Vec<Unapplied>, Option<Unapplied>) {
         let skipped = std::mem::take(&mut *self.skipped.lock());
         (skipped, self.failed.lock().take())
+    }
+
+    /// What damage the log has.
+    pub(crate) fn take_damaged(&self) -> Vec<DamagedLog> {
+        std::mem::take(&mut *self.damaged.lock())
+    }
+
+    pub(crate) fn cuts_log(&self) -> bool {
+        self.cut_log
+    }
+
+    pub(crate) fn damaged(&self, damaged: DamagedLog) {
+        self.damaged.lock().push(damaged);
     }
 
     /// Which of an entry's operations are to be left out. Those of one transaction go together.

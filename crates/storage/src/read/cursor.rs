@@ -347,6 +347,12 @@ impl RecordCursor {
         Ok(key.map_or(Next::End, |key| Next::EndAt(key.to_vec())))
     }
 
+    /// After an error: the key of the record whose document could not be read, if that is why. The cursor can go on behind it.
+    pub(crate) fn unreadable(&self) -> Option<&[u8]> {
+        let key = self.merged.cell.key().filter(|_| self.merged.cell.refers_in_vain())?;
+        key.get(PREFIX..)
+    }
+
     /// Moves to the first record at or after (in direction) `key`.
     pub fn seek(&mut self, key: &[u8]) -> Result<bool> {
         let mut at = FullKey::from_slice(&self.merged.lower[..PREFIX]);

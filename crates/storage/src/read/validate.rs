@@ -1,5 +1,6 @@
 //! `validate`: records against indexes, counters, BSON and key order.
 
+use sheaf_bson::json::{Style, value_to_json};
 use sheaf_bson::key::Decoder;
 use sheaf_bson::{DocBuf, MAX_DEPTH, RawDoc};
 use sheaf_errors::{Code, Result, bail};
@@ -10,7 +11,7 @@ use crate::index::entry_key;
 use crate::index::{Index, IndexKind, KeyCache, KeySet};
 use crate::keys::{entry_parts, id_key};
 use crate::options::Interrupt;
-use crate::read::cursor::{Cut, Direction, Range};
+use crate::read::cursor::{Cut, Direction, Range, RecordCursor};
 use crate::read::view::View;
 
 /// What `validate` found.
@@ -20,6 +21,8 @@ pub struct Validation {
     pub records: u64,
     /// Sum of their sizes.
     pub bytes: u64,
+    /// Documents that cannot be read.
+    pub unreadable: u64,
     /// Documents that are no valid BSON.
     pub invalid_documents: u64,
     /// Their record keys, as far as they are kept.
@@ -123,7 +126,7 @@ pub(crate) fn validate(
     let mut cursor = view.records(collection, Range::ALL, Direction::Forward)?;
     let mut keys = KeySet::default();
     let mut last = Vec::new();
-    while cursor.next()? {
+    while next_readable(collection, &mut cursor, &mut found)? {
         if found.records.is_multiple_of(1024) {
             interrupt()?;
         }
@@ -152,7 +155,8 @@ pub(crate) fn validate(
         };
         let lacking = found.missing.iter().filter(|entry| entry.index == index.name).count() as u64;
         // Where all keys of all documents are there, only a different number can tell of others.
-        if index.ready && (lacking > 0 || count != expected[at]) && index.kind != IndexKind::Id {
+        let differs = lacking > 0 || (count != expected[at] && found.unreadable == 0);
+        if index.ready && differs && index.kind != IndexKind::Id {
             find_extra(view, collection, index, interrupt, &mut found)?;
         }
         found.keys_per_index.push((index.name.clone(), count));
@@ -170,8 +174,32 @@ pub(crate) fn validate(
             ));
         }
     }
-    check_counters(view, collection, counters, &mut found);
+    // How large what cannot be read is, nobody knows.
+    if found.unreadable == 0 {
+        check_counters(view, collection, counters, &mut found);
+    }
     Ok(found)
+}
+
+/// Moves to the next record whose document can be read. Others are noted: one that is in a damaged file of values must not keep the rest from
+/// being looked at.
+fn next_readable(collection: &Collection, cursor: &mut RecordCursor, found: &mut Validation) -> Result<bool> {
+    let mut next = cursor.next();
+    while let Err(error) = &next
+        && let Some(key) = cursor.unreadable().map(<[u8]>::to_vec)
+    {
+        found.records += 1;
+        found.unreadable += 1;
+        let id = Decoder::new(&key, &[]).next_value(false).filter(|_| collection.capped.is_none());
+        let id = id.map(|id| format!(" of _id {}", value_to_json(id.as_value(), Style::Relaxed)));
+        found.error(format!("the document{} cannot be read: {}", id.unwrap_or_default(), error.message()));
+        // The next longer key is the first one behind it.
+        next = cursor.seek(&[&key[..], &[0]].concat());
+        if found.corrupt_records.len() < ENTRIES_MAX {
+            found.corrupt_records.push(key);
+        }
+    }
+    next
 }
 
 /// Whether a record can be read at all.

@@ -3,12 +3,14 @@
 //! It is the same code that applies what other members of a set have ordered ([`crate::apply`]).
 //!
 //! - [`open`]: the folder, from its lock to an engine;
+//! - [`damage`]: a log that is damaged, and what of it can be kept;
 //! - [`install`]: another member's data taken into use before that;
 //! - [`reconcile`]: files that RocksDB had flushed by itself;
 //! - [`rekey`]: keys as an earlier version wrote them;
 //! - [`repair`]: operations that cannot be applied, left out;
 //! - [`rollback`]: the log's end taken back, and what is kept of it.
 
+pub(crate) mod damage;
 pub(crate) mod install;
 mod open;
 mod reconcile;

@@ -3,9 +3,9 @@
 use std::fs::{self, File};
 use std::sync::Arc;
 
-use sheaf_errors::{Code, Error, Result, bail};
-use sheaf_log::Log;
+use sheaf_errors::{Code, Result, bail};
 
+use super::damage::open_log;
 use super::install;
 use super::rekey::rekey;
 use crate::apply::hold_prepared;
@@ -56,7 +56,7 @@ impl Core {
             let mut log_options = sheaf_log::Options::new(&log_dir);
             log_options.retain_bytes = options.oplog_bytes;
             log_options.segment_bytes = (options.oplog_bytes / 16).clamp(1 << 20, 64 << 20);
-            let (log, recovered) = Log::open(log_options, applied).map_err(log_open_error)?;
+            let (log, recovered) = open_log(&options, &log_options, applied, ahead.is_some())?;
             if recovered.cut_bytes > 0 {
                 tracing::info!(bytes = recovered.cut_bytes, "cut an unfinished entry off the end of the log");
             }
@@ -105,14 +105,4 @@ impl Core {
         folder::keep_spare_room(&core.base.options.path);
         Ok(Arc::new(core))
     }
-}
-
-fn log_open_error(error: sheaf_log::Error) -> Error {
-    let code = match &error {
-        sheaf_log::Error::TooNew { .. } => Code::MUST_UPGRADE,
-        sheaf_log::Error::Damaged { .. } => Code::CHECKSUM_MISMATCH,
-        e if e.is_disk_full() => Code::OUT_OF_DISK_SPACE,
-        _ => Code::FILE_OPEN_FAILED,
-    };
-    Error::new(code, error.to_string())
 }

@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 
 use sheaf_bson::RawDoc;
-use sheaf_errors::Result;
+use sheaf_errors::{Code, Result};
 use sheaf_log::Log;
 use uuid::Uuid;
 
@@ -21,6 +21,7 @@ use crate::apply::apply_entries;
 use crate::catalog::Collection;
 use crate::core::Core;
 use crate::db::Cf;
+use crate::db::values::Reference;
 use crate::definitions::command::Command;
 use crate::index::{IndexKind, KeySet};
 use crate::keys::prefix_range;
@@ -68,10 +69,10 @@ impl Core {
         held: OpTime,
     ) -> Result<(Option<BTreeSet<Uuid>>, Option<sheaf_log::Entry>)> {
         let mut touched = BTreeSet::new();
-        let mut reader = match log.read_from(known.index + 1) {
-            Err(sheaf_log::Error::Gone { .. }) => return Ok((None, None)),
-            reader => reader.map_err(log_error)?,
-        };
+        // Where it was damaged it may begin in between.
+        let first = log.stats().first_index.max(known.index + 1);
+        let is_whole = first == known.index + 1;
+        let mut reader = log.read_from(first).map_err(log_error)?;
         while reader.index() <= held.index {
             let Some(entry) = reader.next().map_err(log_error)? else { return Ok((None, None)) };
             self.durability.knowledge().note(entry.at.index, entry.at.term);
@@ -84,10 +85,10 @@ impl Core {
                 }
             }
             if entry.at.index == held.index && entry.at.time > held.time {
-                return Ok((Some(touched), Some(entry)));
+                return Ok((is_whole.then_some(touched), Some(entry)));
             }
         }
-        Ok((Some(touched), None))
+        Ok((is_whole.then_some(touched), None))
     }
 
     fn note_operation(&self, fields: &Operation<'_>, touched: &mut BTreeSet<Uuid>) {
@@ -112,7 +113,16 @@ impl Core {
         iter.seek(from);
         while let Some(value) = iter.value() {
             docs += 1;
-            let value = self.base.db.values().resolve(value)?;
+            let value = match self.base.db.values().resolve(value) {
+                // What is damaged must not keep the rest from being read. Whoever reads it, or validates, is told.
+                Err(error) if error.code() == Code::CHECKSUM_MISMATCH => {
+                    tracing::error!(collection = collection.namespace, %error, "a document cannot be read");
+                    bytes += Reference::read(value).map_or(0, |reference| i64::from(reference.length));
+                    iter.next();
+                    continue;
+                }
+                value => value?,
+            };
             bytes += value.len() as i64;
             for index in collection.maintained().filter(|index| index.kind != IndexKind::Id) {
                 keys.clear();

@@ -312,7 +312,7 @@ fn file_error(what: &str, path: &Path, error: &std::io::Error) -> Error {
 }
 
 /// `2026-11-21T08-53-07`, in UTC.
-fn file_time(millis: i64) -> String {
+pub(super) fn file_time(millis: i64) -> String {
     let seconds = millis.div_euclid(1000);
     let (days, of_day) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
     // Days since 1970 to a date, by eras of 400 years that begin in March.

@@ -9,7 +9,7 @@ use super::support::*;
 use crate::{Engine, TransactionKey, Write};
 
 /// A flush as RocksDB begins one by itself, to its end.
-fn flush_unordered(engine: &Engine) {
+pub fn flush_unordered(engine: &Engine) {
     let db = &engine.core().base.db;
     let failed = db.events().failed_flushes();
     db.flush().unwrap();

@@ -257,6 +257,13 @@ fn a_damaged_document_is_told_and_its_file_is_kept() {
     assert_eq!(error.code(), Code::CHECKSUM_MISMATCH);
     assert!(error.message().contains("0000000001.values"), "{error}");
     assert_eq!(&*view.get(&collection, &key(4)).unwrap().unwrap(), documents[4].as_bytes());
+    let found = engine.validate(C, true, GO_ON).unwrap();
+    assert_eq!((found.records, found.unreadable, &found.corrupt_records), (600, 1, &vec![key(3)]));
+    let [text] = &found.errors[..] else { panic!("{found:?}") };
+    assert!(
+        text.contains("the document of _id 3 cannot be read") && text.contains("0000000001.values"),
+        "{text}"
+    );
     // Of what follows it in the file nobody can tell what is wanted.
     let mut unit = engine.write(GO_ON);
     (20..600).for_each(|id| assert!(change(&mut unit, C, id, None).unwrap()));
@@ -275,6 +282,33 @@ fn a_damaged_document_is_told_and_its_file_is_kept() {
     assert!(after < before && after <= IN_THE_LOG + 1, "{after} of {before} files are left");
     let view = engine.view().unwrap();
     assert_eq!(&*view.get(&collection, &key(5)).unwrap().unwrap(), documents[5].as_bytes());
+}
+
+#[test]
+fn a_damaged_document_does_not_keep_counters_from_being_made_anew() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = Engine::open(small_log(dir.path())).unwrap();
+    create(&engine, C, doc! {});
+    let mut random = StdRng::seed_from_u64(8);
+    let documents: Vec<DocBuf> = (0..4).map(|id| large(id, 16 << 10, &mut random)).collect();
+    engine.checkpoint().unwrap();
+    insert_all(&engine, &documents);
+    super::position::flush_unordered(&engine);
+    let counted = |engine: &Engine| {
+        let catalog = engine.catalog();
+        let collection = catalog.collection(C).unwrap();
+        (collection.count(), collection.data_bytes())
+    };
+    let before = counted(&engine);
+    let copy = crash_copy(dir.path());
+    let path = copy.path().join("data/0000000001.values");
+    let mut bytes = std::fs::read(&path).unwrap();
+    let place = bytes.windows(64).position(|at| at == &documents[3].as_bytes()[200..264]).unwrap();
+    bytes[place] ^= 1;
+    std::fs::write(&path, &bytes).unwrap();
+    let again = Engine::open(small_log(copy.path())).unwrap();
+    assert_eq!(counted(&again), before);
+    assert_eq!(again.validate(C, true, GO_ON).unwrap().unreadable, 1);
 }
 
 #[test]

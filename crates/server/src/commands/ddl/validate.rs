@@ -128,6 +128,11 @@ impl Validate<'_> {
             found = engine.validate(namespace, self.full, &|| stop.check())?;
             found.warnings.extend(repairs(report.repaired.unwrap_or_default()));
         }
+        if found.unreadable > 0 {
+            // What follows reads all documents.
+            report.found = Some(found);
+            return Ok(report.reply(collection));
+        }
         report.non_compliant = non_compliant(op, collection)?;
         if report.non_compliant > 0 {
             found.warnings.push(

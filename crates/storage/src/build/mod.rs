@@ -325,7 +325,12 @@ impl Core {
     }
 
     /// Gives the keys of records that could not be indexed.
-    fn fill_from_snapshot(&self, build: &Build, view: &View, interrupt: Interrupt<'_>) -> Result<Vec<Vec<u8>>> {
+    fn fill_from_snapshot(
+        &self,
+        build: &Build,
+        view: &View,
+        interrupt: Interrupt<'_>,
+    ) -> Result<Vec<Vec<u8>>> {
         let folder = Folder::create(&self.base.options.path, &build.turn().id)?;
         let mut sorter = Sorter::new(&folder.0, self.base.options.sort_bytes());
         let skipped = self.scan(build, view, &mut sorter, interrupt)?;

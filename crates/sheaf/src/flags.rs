@@ -32,12 +32,15 @@ enum Role {
     /// A router of a sharded cluster; takes mongos' flags
     Router(Box<RouterFlags>),
     /// The laboratory: run experiments on Sheaf, on mongod or on PostgreSQL, and compare them
+    #[cfg_attr(not(feature = "lab"), command(hide = true))]
     Bench(lab::Bench),
     /// Start, break, secure and end a single server, a replica set or a sharded cluster on this machine
+    #[cfg_attr(not(feature = "lab"), command(hide = true))]
     Cluster(Box<lab::Cluster>),
     /// Show an operation of the log that cannot be applied, export it, leave it out
     Repair(RepairFlags),
     /// Look whether this machine suits a database, and say what to mend
+    #[cfg_attr(not(feature = "lab"), command(hide = true))]
     Doctor(lab::Doctor),
 }
 
@@ -441,5 +444,22 @@ impl RouterFlags {
     pub fn settings(&self) -> Result<Settings, String> {
         let (config_db, local_threshold) = (self.configdb.clone(), self.local_threshold);
         Ok(Settings { config_db, local_threshold, ..self.process.settings()? })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn commands_of_the_laboratory_are_listed_where_it_is() {
+        let cli = Cli::command();
+        let listed = |name: &str| !cli.find_subcommand(name).expect(name).is_hide_set();
+        assert!(listed("server") && listed("router") && listed("repair"));
+        for name in ["bench", "cluster", "doctor"] {
+            assert_eq!(listed(name), cfg!(feature = "lab"), "{name}");
+        }
     }
 }

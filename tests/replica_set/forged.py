@@ -3,6 +3,7 @@
 import os
 import socket
 import struct
+import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -310,8 +311,42 @@ def members_that_move_and_come_back_are_believed():
         client.t.get_collection("c", write_concern=WriteConcern(w=3)).insert_one({"_id": 2})
 
 
+def a_copy_of_the_only_member_is_no_primary_beside_it():
+    """It finds that the member whose folder it has a copy of is there, and is a set of its own once it has an address of its own."""
+    with ReplicaSet(configs=({},)) as members:
+        [member] = members.servers
+        copy = Server(args=members.args, port=free_port())
+        moved = Server(args=members.args, dbpath=member.dbpath, port=free_port(), log=member.log_path)
+        try:
+            # By the set's name: a new primary may take no writes for a moment.
+            with members.client() as first:
+                first.t.c.insert_one({"_id": 1})
+                first.admin.command("fsync", lock=True)
+                subprocess.run(["cp", "-a", f"{member.dbpath}/.", copy.dbpath], check=True)
+                first.admin.command("fsyncUnlock")
+                copy.start()
+                with pymongo.MongoClient(copy.uri) as second:
+                    hello = second.admin.command("hello")
+                    assert not hello["isWritablePrimary"] and not hello["secondary"], hello
+                    assert "99000055" in copy.log_path.read_text(), copy.log_tail()
+                    assert members.states() == ["PRIMARY"]
+                    config = {**members.config, "version": 100, "members": [{"_id": 0, "host": f"127.0.0.1:{copy.port}"}]}
+                    second.admin.command("replSetReconfig", config, force=True)
+                    eventually(lambda: second.admin.command("hello")["isWritablePrimary"], "a primary of its own set")
+                    second.t.c.insert_one({"_id": 2})
+                assert first.t.c.count_documents({}) == 1
+            # Where nobody answers at the member's address it is the member, whatever address it has now.
+            assert copy.stop() == member.stop() == 0
+            moved.start()
+            with pymongo.MongoClient(moved.uri) as third:
+                eventually(lambda: third.admin.command("hello")["isWritablePrimary"], "the member at another port")
+        finally:
+            moved.cleanup()
+            copy.cleanup()
+
+
 CHECKS = [
     nothing_that_a_stranger_says_is_believed, a_number_shown_to_one_proves_nothing_to_another,
     strangers_are_told_a_few_at_a_time, a_new_member_believes_only_who_can_be_asked, members_that_move_and_come_back_are_believed,
-    copies_are_made_for_members_only,
+    copies_are_made_for_members_only, a_copy_of_the_only_member_is_no_primary_beside_it,
 ]

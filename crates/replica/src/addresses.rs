@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use sheaf_front::front::Front;
 use sheaf_repl::config::ReplSetConfig;
 
 use crate::Replica;
@@ -16,16 +17,7 @@ impl Replica {
 
     /// Which member of the configuration this process is.
     pub fn find_me(&self, config: &ReplSetConfig) -> Option<u64> {
-        let own = self.front.member_address();
-        let port = self.front.port.load(Ordering::Relaxed);
-        let exactly = config.members.iter().find(|member| *member.host == *own);
-        let here = || {
-            config.members.iter().find(|member| {
-                let Some((host, its_port)) = member.host.rsplit_once(':') else { return false };
-                its_port.parse() == Ok(port) && is_this_machine(host)
-            })
-        };
-        exactly.or_else(here).map(|member| member.id)
+        find(&self.front, config)
     }
 
     /// The address under which others know this member.
@@ -62,6 +54,20 @@ impl Replica {
     pub fn dialled(&self, host: &str) -> String {
         self.links.get().map_or_else(|| host.to_owned(), |links| links.address(host))
     }
+}
+
+/// Which member of the configuration has an address of this process.
+pub(crate) fn find(front: &Front, config: &ReplSetConfig) -> Option<u64> {
+    let own = front.member_address();
+    let port = front.port.load(Ordering::Relaxed);
+    let exactly = config.members.iter().find(|member| *member.host == *own);
+    let here = || {
+        config.members.iter().find(|member| {
+            let Some((host, its_port)) = member.host.rsplit_once(':') else { return false };
+            its_port.parse() == Ok(port) && is_this_machine(host)
+        })
+    };
+    exactly.or_else(here).map(|member| member.id)
 }
 
 fn is_this_machine(host: &str) -> bool {

@@ -109,8 +109,8 @@ impl Confirmations {
         for way in self.secrets.to_dial_with() {
             let asking = ask((host, address), self.secrets.tls(), way, &question);
             answer = match tokio::time::timeout(PATIENCE, asking).await {
-                Ok(Ok(true)) => Answer::Yes,
-                Ok(Ok(false)) => Answer::No,
+                Ok(Ok((true, true))) => Answer::Yes,
+                Ok(Ok(_)) => Answer::No,
                 Ok(Err(_)) | Err(_) => Answer::None,
             };
             if answer != Answer::None {
@@ -127,6 +127,19 @@ impl Confirmations {
         answer
     }
 
+    /// Whether a member of this set answers at `host`, whatever it says.
+    pub async fn finds_member(&self, set: &str, host: &Arc<str>) -> bool {
+        // Of no link, and so no number that says something about one.
+        let question = Hello::Question { set: set.to_owned(), nonce: Nonce::default(), by: None };
+        for way in self.secrets.to_dial_with() {
+            let asking = ask((host, host), self.secrets.tls(), way, &question);
+            if let Ok(Ok((true, _))) = tokio::time::timeout(PATIENCE, asking).await {
+                return true;
+            }
+        }
+        false
+    }
+
     /// Whether to name what was refused: not for each of thousands.
     pub fn is_to_be_named(&self, by: Side) -> bool {
         let mut named = self.named[by as usize].lock();
@@ -138,13 +151,14 @@ impl Confirmations {
     }
 }
 
+/// Whether a member of the same set answers, and whether it says yes.
 async fn ask(
     (host, address): (&str, &str),
     tls: Option<&TlsClient>,
     way: Way<'_>,
     question: &Hello,
-) -> io::Result<bool> {
-    let Hello::Question { set, .. } = question else { return Ok(false) };
+) -> io::Result<(bool, bool)> {
+    let Hello::Question { set, .. } = question else { return Ok((false, false)) };
     let socket = TcpStream::connect(address).await?;
     socket.set_nodelay(true)?;
     let mut stream = Wire::connect(socket, tls, host, PATIENCE).await?;
@@ -159,7 +173,7 @@ async fn ask(
     sheaf_bson::validate(&answer, 4).map_err(|_| io::Error::from(io::ErrorKind::InvalidData))?;
     let answer = RawDoc::new(&answer);
     let same_set = answer.get("set").and_then(|v| v.as_str()) == Some(set.as_str());
-    Ok(same_set && answer.get("ok").is_some_and(|v| v.truthy()))
+    Ok((same_set, answer.get("ok").is_some_and(|v| v.truthy())))
 }
 
 /// Answers a question.
@@ -178,27 +192,31 @@ mod tests {
     #[tokio::test]
     async fn a_member_is_asked_once() {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap().to_string();
+        let address: Arc<str> = Arc::from(listener.local_addr().unwrap().to_string());
         let host: Arc<str> = Arc::from("member:1");
         let served = tokio::spawn(async move {
-            for _ in 0..2 {
+            for _ in 0..4 {
                 let (mut stream, _) = listener.accept().await.unwrap();
                 let mut magic = [0; 4];
                 stream.read_exact(&mut magic).await.unwrap();
                 let mut incoming = Incoming::new(Wire::Plain(stream), None);
                 let hello = Hello::decode(&incoming.short().await.unwrap()).unwrap();
-                let Hello::Question { nonce, set, by } = hello else { panic!("{hello:?}") };
-                assert_eq!(by, Some(7));
-                answer(incoming.stream(), None, &set, nonce == [1; 16]).await.unwrap();
+                let Hello::Question { nonce, by, .. } = hello else { panic!("{hello:?}") };
+                assert!(by == Some(7) || nonce == Nonce::default());
+                answer(incoming.stream(), None, "rs", nonce == [1; 16]).await.unwrap();
             }
         });
         let known = Confirmations::new(Secrets::default());
-        let ask = |nonce| known.ask(("rs", Some(7)), (&host, address.as_str()), nonce, false);
+        let ask = |nonce| known.ask(("rs", Some(7)), (&host, &*address), nonce, false);
         assert_eq!(ask([2; 16]).await, Answer::No);
         assert_eq!(ask([1; 16]).await, Answer::Yes);
+        // Whoever answers is there, if it is of the set.
+        assert!(known.finds_member("rs", &address).await);
+        assert!(!known.finds_member("other", &address).await);
         served.await.unwrap();
         // Nobody listens any more.
         assert_eq!(ask([1; 16]).await, Answer::Yes);
         assert_eq!(ask([3; 16]).await, Answer::None);
+        assert!(!known.finds_member("rs", &address).await);
     }
 }

@@ -33,6 +33,7 @@ use tokio::sync::watch;
 use crate::asking::answer;
 use crate::confirm::Confirmations;
 use crate::dialling;
+use crate::double;
 use crate::figures::Figures;
 use crate::initial_sync::InitialSync;
 use crate::links::Links;
@@ -75,7 +76,14 @@ impl Replica {
         state.state.incarnation = wall.max(before + 1);
         assert!(state.state.incarnation > before, "each start of a member has a higher number");
         state.save()?;
-        let recovered = recovered(engine, &state)?;
+        let mut recovered = recovered(engine, &state)?;
+        let confirmations = Confirmations::new(Secrets::of(front));
+        if let Some((config, me)) = &mut recovered.config
+            && me.is_some_and(|me| double::is_elsewhere(front, config, me, &confirmations))
+        {
+            // What the folder says stays as it is: it may be asked about again at the next start.
+            *me = None;
+        }
         let all_committed = recovered.hard_state.commit == recovered.log.last;
         let core = Member::new(
             MemberOptions {
@@ -103,7 +111,7 @@ impl Replica {
             links: OnceLock::new(),
             kept: Mutex::new(memory.share()),
             memory,
-            confirmations: Confirmations::new(Secrets::of(front)),
+            confirmations,
             strangers: Strangers::default(),
             initial_sync: InitialSync::open(dbpath),
             jobs,

@@ -19,6 +19,7 @@ mod asking;
 mod confirm;
 mod cover;
 mod dialling;
+mod double;
 mod driver;
 mod errors;
 pub mod figures;

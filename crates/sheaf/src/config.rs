@@ -7,6 +7,7 @@ use sheaf_auth::AddressRange;
 use sheaf_server::options::ClusterRole;
 
 use crate::tls_settings::TlsSettings;
+use crate::values;
 
 /// What flags and file can decide; `None` is open.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -26,7 +27,7 @@ pub struct Settings {
     pub cluster_role: Option<ClusterRole>,
     pub config_db: Option<String>,
     pub local_threshold: Option<u32>,
-    pub oplog_size_mb: Option<u64>,
+    pub oplog_size_mb: Option<i32>,
     pub oplog_min_retention_hours: Option<f64>,
     pub journal: Option<bool>,
     pub journal_commit_interval: Option<u64>,
@@ -36,7 +37,7 @@ pub struct Settings {
     pub parameters: Vec<(String, String)>,
     pub max_conns: Option<usize>,
     pub max_conns_override: Option<Vec<AddressRange>>,
-    pub slowms: Option<i64>,
+    pub slowms: Option<i32>,
     pub sample_rate: Option<f64>,
     pub profile: Option<i32>,
     pub quiet: Option<bool>,
@@ -233,30 +234,32 @@ fn apply(settings: &mut Settings, path: &str, value: &Value) -> Result<(), Strin
         "storage.dbPath" => settings.dbpath = Some(path_of(value)?),
         "storage.journal.enabled" => settings.journal = Some(boolean(path, value)?),
         "storage.journal.commitIntervalMs" => {
-            settings.journal_commit_interval = Some(number(path, value)? as u64)
+            settings.journal_commit_interval = Some(integer(path, value)?);
         }
         "storage.syncPeriodSecs" => settings.syncdelay = Some(number(path, value)?),
         "storage.oplogMinRetentionHours" => settings.oplog_min_retention_hours = Some(number(path, value)?),
         "storage.engine" => settings.storage_engine = Some(text(path, value)?),
-        "storage.wiredTiger.engineConfig.cacheSizeGB" | "storage.cacheSizeGB" => {
+        "storage.wiredTiger.engineConfig.cacheSizeGB" => {
             settings.cache_size_gb = Some(number(path, value)?);
+            values::wired_tiger_cache(settings.cache_size_gb)?;
         }
+        "storage.cacheSizeGB" => settings.cache_size_gb = Some(number(path, value)?),
         "storage.directoryPerDB"
         | "storage.wiredTiger.engineConfig.journalCompressor"
         | "storage.wiredTiger.engineConfig.directoryForIndexes"
         | "storage.wiredTiger.collectionConfig.blockCompressor"
         | "storage.wiredTiger.indexConfig.prefixCompression" => {}
-        "net.port" => settings.port = Some(number(path, value)? as u16),
+        "net.port" => settings.port = Some(integer(path, value)?),
         "net.bindIp" => settings.bind_ip = Some(text(path, value)?),
         "net.bindIpAll" => settings.bind_ip_all = Some(boolean(path, value)?),
         "net.ipv6" => settings.ipv6 = Some(boolean(path, value)?),
-        "net.maxIncomingConnections" => settings.max_conns = Some(number(path, value)? as usize),
+        "net.maxIncomingConnections" => settings.max_conns = Some(integer(path, value)?),
         "net.maxIncomingConnectionsOverride" => settings.max_conns_override = Some(ranges(path, value)?),
         "net.wireObjectCheck" => {}
         "net.unixDomainSocket.enabled" => settings.unix_socket = Some(boolean(path, value)?),
         "net.unixDomainSocket.pathPrefix" => settings.unix_socket_prefix = Some(path_of(value)?),
         "net.unixDomainSocket.filePermissions" => {
-            settings.unix_socket_permissions = Some(number(path, value)? as u32);
+            settings.unix_socket_permissions = Some(permissions(path, value)?);
         }
         "net.compression.compressors" => settings.compressors = Some(text(path, value)?),
         _ if path.starts_with("net.tls.") => {
@@ -274,7 +277,7 @@ fn apply(settings: &mut Settings, path: &str, value: &Value) -> Result<(), Strin
         "systemLog.logAppend" => settings.logappend = Some(boolean(path, value)?),
         "systemLog.logRotate" => settings.log_rotate = Some(text(path, value)?),
         "systemLog.quiet" => settings.quiet = Some(boolean(path, value)?),
-        "systemLog.verbosity" => settings.verbosity = Some(number(path, value)? as i64),
+        "systemLog.verbosity" => settings.verbosity = Some(integer(path, value)?),
         _ if path.starts_with("systemLog.component.") => {
             settings.parameters.push(component_level(path, number(path, value)?)?);
         }
@@ -290,11 +293,17 @@ fn apply(settings: &mut Settings, path: &str, value: &Value) -> Result<(), Strin
                 other => return Err(format!("Bad value for {path}: {other}")),
             });
         }
-        "operationProfiling.slowOpThresholdMs" => settings.slowms = Some(number(path, value)? as i64),
+        "operationProfiling.slowOpThresholdMs" => settings.slowms = Some(integer(path, value)?),
         "operationProfiling.slowOpSampleRate" => settings.sample_rate = Some(number(path, value)?),
-        "replication.replSetName" => settings.repl_set = Some(text(path, value)?),
+        "replication.replSetName" => {
+            let name = text(path, value)?;
+            if name.contains('/') {
+                return Err(format!("BadValue: {path} must not contain a '/' character"));
+            }
+            settings.repl_set = Some(name);
+        }
         "replication.enableMajorityReadConcern" => majority_read_concern(boolean(path, value)?)?,
-        "replication.oplogSizeMB" => settings.oplog_size_mb = Some(number(path, value)? as u64),
+        "replication.oplogSizeMB" => settings.oplog_size_mb = Some(integer(path, value)?),
         "sharding.clusterRole" => {
             let name = text(path, value)?;
             let role =
@@ -302,7 +311,7 @@ fn apply(settings: &mut Settings, path: &str, value: &Value) -> Result<(), Strin
             settings.cluster_role = Some(role);
         }
         "sharding.configDB" => settings.config_db = Some(text(path, value)?),
-        "replication.localPingThresholdMs" => settings.local_threshold = Some(number(path, value)? as u32),
+        "replication.localPingThresholdMs" => settings.local_threshold = Some(integer(path, value)?),
         "security.authorization" => {
             settings.auth = Some(match text(path, value)?.as_str() {
                 "enabled" => true,
@@ -323,7 +332,7 @@ fn apply(settings: &mut Settings, path: &str, value: &Value) -> Result<(), Strin
         "auditLog.filter" => settings.audit.filter = Some(text(path, value)?),
         "auditLog.schema" => settings.audit.schema = Some(text(path, value)?),
         "auditLog.runtimeConfiguration" => settings.audit.runtime = Some(boolean(path, value)?),
-        "metrics.port" => settings.metrics_port = Some(number(path, value)? as u16),
+        "metrics.port" => settings.metrics_port = Some(integer(path, value)?),
         _ => return Err(format!("Unrecognized option: {path}")),
     }
     Ok(())
@@ -343,6 +352,25 @@ fn number(path: &str, value: &Value) -> Result<f64, String> {
         Value::Number(n) => n.as_f64().ok_or_else(|| format!("{path} must be a number")),
         Value::String(text) => text.parse().map_err(|_| format!("{path} must be a number")),
         _ => Err(format!("{path} must be a number")),
+    }
+}
+
+/// A whole number that its setting can have.
+fn integer<T: TryFrom<i64>>(path: &str, value: &Value) -> Result<T, String> {
+    let number = number(path, value)?;
+    if number.fract() != 0.0 {
+        return Err(format!("{path} must be a whole number"));
+    }
+    T::try_from(number as i64).map_err(|_| format!("BadValue: {path} is out of range: {number}"))
+}
+
+/// Permissions of a file, octal where they begin with 0, as mongod reads them.
+fn permissions(path: &str, value: &Value) -> Result<u32, String> {
+    match value {
+        Value::String(text) if text.starts_with('0') => {
+            u32::from_str_radix(text, 8).map_err(|_| format!("{path} must be octal, not {text}"))
+        }
+        _ => integer(path, value),
     }
 }
 

@@ -11,6 +11,7 @@ use crate::config::{self, Auditing, Settings};
 #[cfg(not(feature = "lab"))]
 use crate::no_lab as lab;
 use crate::tls_settings::TlsSettings;
+use crate::values;
 #[cfg(feature = "lab")]
 use sheaf_lab::cli as lab;
 
@@ -31,12 +32,15 @@ enum Role {
     /// A router of a sharded cluster; takes mongos' flags
     Router(Box<RouterFlags>),
     /// The laboratory: run experiments on Sheaf, on mongod or on PostgreSQL, and compare them
+    #[cfg_attr(not(feature = "lab"), command(hide = true))]
     Bench(lab::Bench),
     /// Start, break, secure and end a single server, a replica set or a sharded cluster on this machine
+    #[cfg_attr(not(feature = "lab"), command(hide = true))]
     Cluster(Box<lab::Cluster>),
     /// Show an operation of the log that cannot be applied, export it, leave it out; show damage of the log, set it aside
     Repair(RepairFlags),
     /// Look whether this machine suits a database, and say what to mend
+    #[cfg_attr(not(feature = "lab"), command(hide = true))]
     Doctor(lab::Doctor),
 }
 
@@ -103,8 +107,8 @@ pub struct ProcessFlags {
     #[arg(long = "maxConns")]
     pub max_conns: Option<usize>,
     /// Milliseconds after which an operation is logged as slow
-    #[arg(long)]
-    pub slowms: Option<i64>,
+    #[arg(long, allow_negative_numbers = true)]
+    pub slowms: Option<i32>,
     /// Share of slow operations that are logged, 0 to 1
     #[arg(long = "slowOpSampleRate")]
     pub slow_op_sample_rate: Option<f64>,
@@ -205,10 +209,10 @@ pub struct ServerFlags {
     #[arg(long = "replSet")]
     pub repl_set: Option<String>,
     /// Megabytes of log (oplog) to keep
-    #[arg(long = "oplogSize")]
-    pub oplog_size: Option<u64>,
+    #[arg(long = "oplogSize", allow_negative_numbers = true)]
+    pub oplog_size: Option<i32>,
     /// Hours for which entries of the log are kept, whatever its size
-    #[arg(long = "oplogMinRetentionHours")]
+    #[arg(long = "oplogMinRetentionHours", allow_negative_numbers = true)]
     pub oplog_min_retention_hours: Option<f64>,
     /// Keep a journal (the default)
     #[arg(long)]
@@ -220,16 +224,19 @@ pub struct ServerFlags {
     #[arg(long = "journalCommitInterval")]
     pub journal_commit_interval: Option<u64>,
     /// Seconds between flushes of data files
-    #[arg(long)]
+    #[arg(long, allow_negative_numbers = true)]
     pub syncdelay: Option<f64>,
     /// Gigabytes of memory for caches
-    #[arg(long = "cacheSizeGB", alias = "wiredTigerCacheSizeGB")]
+    #[arg(long = "cacheSizeGB")]
     pub cache_size_gb: Option<f64>,
+    /// The same, within mongod's bounds: 0.25 to 10000
+    #[arg(long = "wiredTigerCacheSizeGB")]
+    pub wired_tiger_cache_size_gb: Option<f64>,
     /// wiredTiger: taken for compatibility, it names the only engine there is
     #[arg(long = "storageEngine")]
     pub storage_engine: Option<String>,
     /// Profiling level: 0, 1 or 2
-    #[arg(long)]
+    #[arg(long, allow_negative_numbers = true)]
     pub profile: Option<i32>,
     /// Taken for compatibility; each database has its files together anyway
     #[arg(long)]
@@ -409,6 +416,7 @@ impl ServerFlags {
             return Err("Can't specify both --journal and --nojournal options.".to_owned());
         }
         config::majority_read_concern(self.enable_majority_read_concern.unwrap_or(true))?;
+        values::wired_tiger_cache(self.wired_tiger_cache_size_gb)?;
         let cluster_role = match (self.shardsvr, self.configsvr) {
             (true, _) => Some(ClusterRole::Shard),
             (_, true) => Some(ClusterRole::Config),
@@ -423,7 +431,7 @@ impl ServerFlags {
             journal: if self.nojournal { Some(false) } else { self.journal.then_some(true) },
             journal_commit_interval: self.journal_commit_interval,
             syncdelay: self.syncdelay,
-            cache_size_gb: self.cache_size_gb,
+            cache_size_gb: self.cache_size_gb.or(self.wired_tiger_cache_size_gb),
             storage_engine: self.storage_engine.clone(),
             profile: self.profile,
             metrics_port: self.metrics_port,
@@ -439,5 +447,22 @@ impl RouterFlags {
     pub fn settings(&self) -> Result<Settings, String> {
         let (config_db, local_threshold) = (self.configdb.clone(), self.local_threshold);
         Ok(Settings { config_db, local_threshold, ..self.process.settings()? })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn commands_of_the_laboratory_are_listed_where_it_is() {
+        let cli = Cli::command();
+        let listed = |name: &str| !cli.find_subcommand(name).expect(name).is_hide_set();
+        assert!(listed("server") && listed("router") && listed("repair"));
+        for name in ["bench", "cluster", "doctor"] {
+            assert_eq!(listed(name), cfg!(feature = "lab"), "{name}");
+        }
     }
 }

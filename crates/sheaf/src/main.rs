@@ -19,6 +19,7 @@ mod router;
 mod server;
 mod sharded;
 mod tls_settings;
+mod values;
 
 use std::process::ExitCode;
 

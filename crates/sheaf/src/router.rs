@@ -14,13 +14,13 @@ use sheaf_router::{Mongos, Router};
 
 use crate::config::{self, Settings};
 use crate::flags::RouterFlags;
-use crate::limits;
 use crate::process::background::{FORKED, background};
 use crate::process::security;
 use crate::process::signals::Signals;
 use crate::process::{
     LAST_PATIENCE, bad_options, exit, fail, fatal, front_options, listen, open_log, runtimes, warnings,
 };
+use crate::{limits, values};
 
 /// A router's clients wait for shards on threads of their own.
 const BUSY_THREADS: usize = 1024;
@@ -86,6 +86,7 @@ fn settings(flags: &RouterFlags) -> Result<(Settings, SetAddress), String> {
         None => Settings::default(),
     };
     let settings = flags.settings()?.or(file);
+    values::check(&settings)?;
     security::check(&settings, true)?;
     let Some(config) = &settings.config_db else {
         return Err(

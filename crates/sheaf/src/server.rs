@@ -15,7 +15,7 @@ use crate::flags::ServerFlags;
 use crate::process::background::{FORKED, background};
 use crate::process::security;
 use crate::process::{LAST_PATIENCE, bad_options, exit, fail, front_options, open_log, runtimes};
-use crate::{limits, sharded};
+use crate::{limits, sharded, values};
 
 /// Runs the server role.
 pub fn main(flags: ServerFlags, argv: &[String]) -> ExitCode {
@@ -37,12 +37,11 @@ pub fn main(flags: ServerFlags, argv: &[String]) -> ExitCode {
     if let Some(shards) = flags.shards {
         return sharded::main(&settings, argv, shards);
     }
-    let front = front_options(&settings, argv, default_port(&settings));
-    let (front, options) = match front.and_then(|front| Ok((front, options(&settings)?))) {
-        Ok(options) => options,
+    let front = match front_options(&settings, argv, default_port(&settings)) {
+        Ok(front) => front,
         Err(text) => return bad_options(&text),
     };
-    let node = match Mongod::new(front, options) {
+    let node = match Mongod::new(front, options(&settings)) {
         Ok(Mongod(node)) => node,
         Err(error) => return bad_options(error.message()),
     };
@@ -78,6 +77,7 @@ fn settings(flags: &ServerFlags) -> Result<Settings, String> {
         None => Settings::default(),
     };
     let settings = flags.settings()?.or(file);
+    values::check(&settings)?;
     match flags.shards {
         Some(shards) => sharded::check(&settings, shards)?,
         None if flags.shutdown => {}
@@ -101,31 +101,22 @@ fn settings(flags: &ServerFlags) -> Result<Settings, String> {
             ));
         }
     }
-    if settings.journal_commit_interval.is_some_and(|ms| !(1..=500).contains(&ms)) {
-        return Err("--journalCommitInterval must be between 1 and 500 milliseconds".to_owned());
-    }
     Ok(settings)
 }
 
 /// How a mongod is to be run.
-///
-/// Errors: a text for the user.
-pub fn options(settings: &Settings) -> Result<MongodOptions, String> {
+pub fn options(settings: &Settings) -> MongodOptions {
     let cache_bytes = match settings.cache_size_gb {
-        Some(gb) if gb > 0.0 => (gb * f64::from(1 << 30)) as u64,
-        Some(_) => return Err("cacheSizeGB must be above 0".to_owned()),
+        Some(gb) => (gb * f64::from(1 << 30)) as u64,
         None => sheaf_front::system::default_cache_bytes(),
     };
-    if settings.oplog_min_retention_hours.is_some_and(|hours| hours < 0.0 || !hours.is_finite()) {
-        return Err("BadValue: oplogMinRetentionHours must be greater than or equal to 0".to_owned());
-    }
-    Ok(MongodOptions {
+    MongodOptions {
         set_name: settings.repl_set.as_ref().map(|name| name.split('/').next().unwrap_or("").to_owned()),
         dbpath: data_folder(settings),
         cluster_role: settings.cluster_role,
         journal: settings.journal != Some(false),
         cache_bytes,
-    })
+    }
 }
 
 /// The port of a mongod of this role.

@@ -139,6 +139,8 @@ ids! {
     MEMBER_REFUSED = 99_000_050;
     /// A link of a member is not believed.
     LINK_REFUSED = 99_000_051;
+    /// Another process answers at this member's address.
+    MEMBER_IS_ELSEWHERE = 99_000_055;
     /// A panic, wherever it ends.
     PANIC = 99_000_052;
     /// The thread that watches the memory of the process cannot be started.

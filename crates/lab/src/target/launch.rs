@@ -24,8 +24,8 @@ pub(super) struct Program {
     pub server: (PathBuf, Vec<String>),
     /// Of a router.
     pub router: (PathBuf, Vec<String>),
-    /// Whether its members can be told to use links.
-    pub takes_links: bool,
+    /// Whether it is Sheaf, which does with smaller caches than mongod, and whose members can be told to use links.
+    pub is_sheaf: bool,
 }
 
 /// Name of the replica set that is made.
@@ -231,7 +231,7 @@ fn links(
             false => Ok(None),
         };
     }
-    if !program.takes_links {
+    if !program.is_sheaf {
         return Err(Error::usage(
             "distances, cut and split need links between the members, which only Sheaf's members can be told to use",
         ));
@@ -297,7 +297,8 @@ fn start(
     let memory = server.memory_bytes(options.scale);
     let cache_gb = server.cache_gb.or(memory.map(cache_gb));
     if let Some(gb) = cache_gb {
-        command.args(["--wiredTigerCacheSizeGB", &gb.to_string()]);
+        let flag = if program.is_sheaf { "--cacheSizeGB" } else { "--wiredTigerCacheSizeGB" };
+        command.args([flag, &gb.to_string()]);
     }
     if let Some(mb) = server.oplog_mb {
         command.args(["--oplogSize", &mb.to_string()]);

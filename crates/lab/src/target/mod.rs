@@ -193,14 +193,12 @@ pub fn bring_up(
                 None => std::env::current_exe()?,
             };
             let role = |name: &str| (binary.clone(), vec![name.to_owned()]);
-            let program =
-                launch::Program { server: role("server"), router: role("router"), takes_links: true };
+            let program = launch::Program { server: role("server"), router: role("router"), is_sheaf: true };
             launch::bring_up(&program, variation, options, journal, stop)
         }
         Target::Folder(folder) => {
             let role = |name: &str| (folder.join(name), Vec::new());
-            let program =
-                launch::Program { server: role("mongod"), router: role("mongos"), takes_links: false };
+            let program = launch::Program { server: role("mongod"), router: role("mongos"), is_sheaf: false };
             launch::bring_up(&program, variation, options, journal, stop)
         }
         Target::Deployment(to) => attach(to),

@@ -14,7 +14,7 @@ use crate::config::Settings;
 pub fn background(settings: &Settings, argv: &[String]) -> ExitCode {
     use std::os::unix::process::CommandExt;
     let Some(logpath) = &settings.logpath else {
-        return bad_options("BadValue: --fork has to be used with --logpath or --syslog");
+        return bad_options("BadValue: --fork has to be used with --logpath");
     };
     let Ok(program) = std::env::current_exe() else {
         return ExitCode::from(exit::FORK_FAILED);

@@ -23,6 +23,7 @@ use sheaf_replica::process::RESTARTED;
 use crate::config::Settings;
 use crate::limits::{self, Descriptors};
 use crate::process::passwords::without_passwords;
+use crate::values;
 
 /// mongod's exit codes.
 pub mod exit {
@@ -117,7 +118,7 @@ pub fn front_options(
 ) -> Result<FrontOptions, String> {
     let defaults = FrontOptions::default();
     let mut bind: Vec<String> = match (&settings.bind_ip, settings.bind_ip_all) {
-        (Some(list), _) => list.split(',').map(|host| host.trim().to_owned()).collect(),
+        (Some(list), _) => values::addresses(list).map(str::to_owned).collect(),
         (None, Some(true)) => vec!["0.0.0.0".to_owned()],
         (None, _) => vec!["127.0.0.1".to_owned()],
     };
@@ -136,14 +137,6 @@ pub fn front_options(
             .collect::<Result<_, _>>()?,
     };
     let folder = settings.unix_socket_prefix.clone().unwrap_or_else(|| PathBuf::from("/tmp"));
-    let sample_rate = settings.sample_rate.unwrap_or(1.0);
-    if !(0.0..=1.0).contains(&sample_rate) {
-        return Err("slowOpSampleRate must be between 0 and 1".to_owned());
-    }
-    // With fewer there is no room for who has logged in beside those who have not.
-    if settings.max_conns.is_some_and(|most| most < 5) {
-        return Err("BadValue: maxConns has to be at least 5".to_owned());
-    }
     Ok(FrontOptions {
         bind,
         port: settings.port.unwrap_or(default_port),
@@ -155,8 +148,8 @@ pub fn front_options(
             .min(Descriptors::share(limits::open_files()).connections)
             .max(1),
         exempt: settings.max_conns_override.clone().unwrap_or_default(),
-        slow_ms: settings.slowms.unwrap_or(100),
-        sample_rate,
+        slow_ms: i64::from(settings.slowms.unwrap_or(100)),
+        sample_rate: settings.sample_rate.unwrap_or(1.0),
         profile_level: settings.profile.unwrap_or(0),
         compressors,
         authorization: security::asks_clients(settings),

@@ -272,7 +272,7 @@ fn open_engine(node: &Arc<Node>, settings: &Settings) -> Result<Engine, String> 
             node.parameters.int("journalCommitInterval").max(1) as u64
         ),
         sync_delay: Duration::from_secs_f64(node.parameters.double("syncdelay").max(0.0)),
-        oplog_bytes: settings.oplog_size_mb.unwrap_or(DEFAULT_OPLOG_MB) << 20,
+        oplog_bytes: settings.oplog_size_mb.map_or(DEFAULT_OPLOG_MB, |mb| mb.unsigned_abs().into()) << 20,
         oplog_retention: Duration::try_from_secs_f64(
             settings.oplog_min_retention_hours.unwrap_or(0.0) * 3600.0,
         )

@@ -215,7 +215,7 @@ fn member(layout: &Layout, number: usize, settings: &Settings, argv: &[String]) 
         ..settings.clone()
     };
     let front = front_options(&own, argv, layout.ports[number])?;
-    let options = options(&own)?;
+    let options = options(&own);
     // They share the memory that one server would have.
     let options = MongodOptions { cache_bytes: options.cache_bytes / layout.ports.len() as u64, ..options };
     Mongod::new(front, options).map(|Mongod(node)| node).map_err(text)

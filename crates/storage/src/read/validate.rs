@@ -1,9 +1,10 @@
 //! `validate`: records against indexes, counters, BSON and key order.
 
+use ahash::RandomState;
 use sheaf_bson::json::{Style, value_to_json};
 use sheaf_bson::key::Decoder;
 use sheaf_bson::{DocBuf, MAX_DEPTH, RawDoc};
-use sheaf_errors::{Code, Result, bail};
+use sheaf_errors::{Code, Error, Result, bail};
 
 use crate::catalog::Collection;
 use crate::db::Cf;
@@ -106,8 +107,28 @@ fn key_document(index: &Index, key: &[u8], type_bits: &[u8]) -> DocBuf {
 /// What a look at a key costs, and a step of a cursor, in the meter's units.
 const LOOKUP_COST: u32 = 40;
 const STEP_COST: u32 = 4;
+/// So many steps are taken between two looks whether somebody has ended the operation.
+const STEPS: u64 = 1024;
 
-/// Checks one collection on one state. `full` also reads each index from end to end.
+/// A set of index entries, whatever their order, in a few bytes: where two are equal, so are the sets.
+#[derive(Clone, Copy, Default, PartialEq)]
+struct Digest {
+    count: u64,
+    /// The sum of their hashes.
+    sum: u64,
+}
+
+impl Digest {
+    fn add(&mut self, hasher: &RandomState, key: &[u8], record_key: &[u8], type_bits: &[u8]) {
+        self.count += 1;
+        self.sum = self.sum.wrapping_add(hasher.hash_one((key, record_key, type_bits)));
+    }
+}
+
+/// Checks one collection on one state. `full` also looks at the form of each index entry.
+///
+/// Entries are compared as sets first, which reads everything once and in its order; only the entries of an index in which something is
+/// wrong are looked up one by one, for what that is.
 pub(crate) fn validate(
     view: &View,
     namespace: &str,
@@ -122,12 +143,13 @@ pub(crate) fn validate(
     }
     let mut found = Validation::default();
     let counters = (collection.count(), collection.data_bytes());
-    let mut expected = vec![0u64; collection.indexes.len()];
+    let hasher = RandomState::new();
+    let mut expected = vec![Digest::default(); collection.indexes.len()];
     let mut cursor = view.records(collection, Range::ALL, Direction::Forward)?;
     let mut keys = KeySet::default();
     let mut last = Vec::new();
-    while next_readable(collection, &mut cursor, &mut found)? {
-        if found.records.is_multiple_of(1024) {
+    while next_readable(&mut cursor, &mut |key, error| note_unreadable(collection, key, error, &mut found))? {
+        if found.records.is_multiple_of(STEPS) {
             interrupt()?;
         }
         sheaf_meter::tick(8 + (cursor.bytes().len() / 64) as u32)?;
@@ -142,22 +164,28 @@ pub(crate) fn validate(
         if !good {
             continue;
         }
-        for (at, index) in collection.indexes.iter().enumerate() {
-            expected[at] += check_entries(view, index, cursor.key(), cursor.doc(), &mut keys, &mut found)?;
+        for (index, expected) in collection.indexes.iter().zip(&mut expected) {
+            // The order of the records is the index of their `_id`s.
+            if index.kind == IndexKind::Id || !index.ready {
+                continue;
+            }
+            index.generate(cursor.doc(), &mut keys)?;
+            sheaf_meter::tick(STEP_COST * keys.len() as u32)?;
+            keys.iter().for_each(|(key, type_bits)| expected.add(&hasher, key, cursor.key(), type_bits));
         }
     }
-    for (at, index) in collection.indexes.iter().enumerate() {
-        interrupt()?;
-        let count = if index.kind == IndexKind::Id {
-            found.records
-        } else {
-            count_entries(view, index, full, &mut found)?
-        };
-        let lacking = found.missing.iter().filter(|entry| entry.index == index.name).count() as u64;
-        // Where all keys of all documents are there, only a different number can tell of others.
-        let differs = lacking > 0 || (count != expected[at] && found.unreadable == 0);
-        if index.ready && differs && index.kind != IndexKind::Id {
-            find_extra(view, collection, index, interrupt, &mut found)?;
+    for (index, expected) in collection.indexes.iter().zip(expected) {
+        let mut count = found.records;
+        if index.kind != IndexKind::Id {
+            let there = read_entries(view, index, full, &hasher, interrupt, &mut found)?;
+            if index.ready && there != expected {
+                find_missing(view, collection, index, interrupt, &mut found)?;
+                // Whether an entry is of a document that cannot be read, nobody knows.
+                if found.unreadable == 0 {
+                    find_extra(view, collection, index, interrupt, &mut found)?;
+                }
+            }
+            count = there.count;
         }
         found.keys_per_index.push((index.name.clone(), count));
     }
@@ -174,38 +202,45 @@ pub(crate) fn validate(
             ));
         }
     }
-    // How large what cannot be read is, nobody knows.
+    // Nor how large that is.
     if found.unreadable == 0 {
         check_counters(view, collection, counters, &mut found);
     }
     Ok(found)
 }
 
-/// Moves to the next record whose document can be read. Others are noted: one that is in a damaged file of values must not keep the rest from
-/// being looked at.
-fn next_readable(collection: &Collection, cursor: &mut RecordCursor, found: &mut Validation) -> Result<bool> {
+/// Moves to the next record whose document can be read; `skip` is told of the others. One that is in a damaged file of values must not keep the rest
+/// from being looked at.
+fn next_readable(cursor: &mut RecordCursor, skip: &mut dyn FnMut(&[u8], &Error)) -> Result<bool> {
     let mut next = cursor.next();
     while let Err(error) = &next
         && let Some(key) = cursor.unreadable().map(<[u8]>::to_vec)
     {
-        found.records += 1;
-        found.unreadable += 1;
-        let id = Decoder::new(&key, &[]).next_value(false).filter(|_| collection.capped.is_none());
-        let id = id.map(|id| format!(" of _id {}", value_to_json(id.as_value(), Style::Relaxed)));
-        found.error(format!("the document{} cannot be read: {}", id.unwrap_or_default(), error.message()));
+        skip(&key, error);
         // The next longer key is the first one behind it.
         next = cursor.seek(&[&key[..], &[0]].concat());
-        if found.corrupt_records.len() < ENTRIES_MAX {
-            found.corrupt_records.push(key);
-        }
     }
     next
 }
 
+fn note_unreadable(collection: &Collection, key: &[u8], error: &Error, found: &mut Validation) {
+    found.records += 1;
+    found.unreadable += 1;
+    let id = Decoder::new(key, &[]).next_value(false).filter(|_| collection.capped.is_none());
+    let id = id.map(|id| format!(" of _id {}", value_to_json(id.as_value(), Style::Relaxed)));
+    found.error(format!("the document{} cannot be read: {}", id.unwrap_or_default(), error.message()));
+    if found.corrupt_records.len() < ENTRIES_MAX {
+        found.corrupt_records.push(key.to_vec());
+    }
+}
+
+fn is_whole(record: &[u8]) -> bool {
+    matches!(sheaf_bson::validate(record, MAX_DEPTH * 2), Ok(len) if len == record.len())
+}
+
 /// Whether a record can be read at all.
 fn check_record(collection: &Collection, key: &[u8], bytes: &[u8], found: &mut Validation) -> bool {
-    let whole = matches!(sheaf_bson::validate(bytes, MAX_DEPTH * 2), Ok(len) if len == bytes.len());
-    if !whole {
+    if !is_whole(bytes) {
         found.invalid_documents += 1;
         if found.corrupt_records.len() < ENTRIES_MAX {
             found.corrupt_records.push(key.to_vec());
@@ -219,58 +254,24 @@ fn check_record(collection: &Collection, key: &[u8], bytes: &[u8], found: &mut V
     true
 }
 
-/// Looks up each of the document's keys; returns how many there are.
-fn check_entries(
+/// The entries that an index has; `full` looks at the form of each.
+fn read_entries(
     view: &View,
     index: &Index,
-    record_key: &[u8],
-    doc: RawDoc<'_>,
-    keys: &mut KeySet,
+    full: bool,
+    hasher: &RandomState,
+    interrupt: Interrupt<'_>,
     found: &mut Validation,
-) -> Result<u64> {
-    if index.kind == IndexKind::Id {
-        return Ok(1);
-    }
-    if !index.ready {
-        return Ok(0);
-    }
-    index.generate(doc, keys)?;
-    let mut full = Vec::new();
-    for (key, type_bits) in keys.iter() {
-        sheaf_meter::tick(LOOKUP_COST)?;
-        entry_key(index, key, record_key, &mut full);
-        let right = match view.get_full(Cf::Indexes, &full)? {
-            None => false,
-            Some(value) => {
-                let parts = entry_parts(index.unique, &full, &value);
-                parts.record_key == record_key && parts.type_bits == type_bits
-            }
-        };
-        if !right {
-            found.missing_count += 1;
-            found.inconsistent(index);
-            if found.missing.len() < ENTRIES_MAX {
-                let mut id = DocBuf::new();
-                id.append("_id", doc.get_or_missing("_id"));
-                found.missing.push(Inconsistency {
-                    index: index.name.clone(),
-                    record_key: record_key.to_vec(),
-                    id: Some(id),
-                    key: key_document(index, key, type_bits),
-                });
-            }
-        }
-    }
-    Ok(keys.len() as u64)
-}
-
-fn count_entries(view: &View, index: &Index, full: bool, found: &mut Validation) -> Result<u64> {
+) -> Result<Digest> {
     let mut cursor = view.index(index, Direction::Forward)?;
     let mut more = cursor.seek(Cut::Before(&[]))?;
-    let mut count = 0;
+    let mut there = Digest::default();
     while more {
-        count += 1;
+        if there.count.is_multiple_of(STEPS) {
+            interrupt()?;
+        }
         sheaf_meter::tick(STEP_COST)?;
+        there.add(hasher, cursor.key(), cursor.record_key(), cursor.type_bits());
         if full {
             let components: usize = index.fields.len() + usize::from(index.wildcard_field.is_some());
             let mut rest = cursor.key();
@@ -285,7 +286,55 @@ fn count_entries(view: &View, index: &Index, full: bool, found: &mut Validation)
         }
         more = cursor.next()?;
     }
-    Ok(count)
+    Ok(there)
+}
+
+/// Looks for entries that documents should have and have not.
+fn find_missing(
+    view: &View,
+    collection: &Collection,
+    index: &Index,
+    interrupt: Interrupt<'_>,
+    found: &mut Validation,
+) -> Result<()> {
+    let mut cursor = view.records(collection, Range::ALL, Direction::Forward)?;
+    let mut keys = KeySet::default();
+    let mut full = Vec::new();
+    let mut seen = 0u64;
+    while next_readable(&mut cursor, &mut |_, _| ())? {
+        if seen.is_multiple_of(STEPS) {
+            interrupt()?;
+        }
+        seen += 1;
+        if !is_whole(cursor.bytes()) {
+            continue;
+        }
+        index.generate(cursor.doc(), &mut keys)?;
+        for (key, type_bits) in keys.iter() {
+            sheaf_meter::tick(LOOKUP_COST)?;
+            entry_key(index, key, cursor.key(), &mut full);
+            let is_there = view.get_full(Cf::Indexes, &full)?.is_some_and(|value| {
+                let parts = entry_parts(index.unique, &full, &value);
+                parts.record_key == cursor.key() && parts.type_bits == type_bits
+            });
+            if is_there {
+                continue;
+            }
+            found.missing_count += 1;
+            found.inconsistent(index);
+            if found.missing.len() < ENTRIES_MAX {
+                let mut id = DocBuf::new();
+                id.append("_id", cursor.doc().get_or_missing("_id"));
+                found.missing.push(Inconsistency {
+                    index: index.name.clone(),
+                    record_key: cursor.key().to_vec(),
+                    id: Some(id),
+                    key: key_document(index, key, type_bits),
+                });
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Looks for entries that no document has.
@@ -302,13 +351,13 @@ fn find_extra(
     let mut seen = 0u64;
     while more {
         seen += 1;
-        if seen.is_multiple_of(1024) {
+        if seen.is_multiple_of(STEPS) {
             interrupt()?;
         }
         sheaf_meter::tick(STEP_COST)?;
         let keys = known.keys_of(cursor.record_key(), |keys| {
             let record = view.get(collection, cursor.record_key())?;
-            match record.filter(|bytes| sheaf_bson::validate(bytes, MAX_DEPTH * 2).is_ok()) {
+            match record.filter(|record| is_whole(record)) {
                 Some(doc) => index.generate(doc.as_raw(), keys).map(|()| true),
                 None => Ok(false),
             }

@@ -54,6 +54,30 @@ fn a_missing_entry_is_named() {
 }
 
 #[test]
+fn an_entry_in_the_place_of_another_is_named() {
+    let (_dir, engine) = indexed();
+    tamper(&engine, |view, collection, batch| {
+        let index = collection.index("a_1_b_-1").unwrap();
+        let record = collection.record_key(2.into()).unwrap();
+        let entry = |a: i32| {
+            let key = index.keys(doc! { "_id": 2, "a": a, "b": "x" }.as_raw()).unwrap().remove(0);
+            let mut full = Vec::new();
+            entry_key(index, &key, &record, &mut full);
+            full
+        };
+        let value = view.get_full(Cf::Indexes, &entry(20)).unwrap().unwrap();
+        batch.delete_cf(view.at.published.db.cf(Cf::Indexes), entry(20));
+        batch.put_cf(view.at.published.db.cf(Cf::Indexes), entry(21), &*value);
+    });
+    let found = engine.validate(C, false, GO_ON).unwrap();
+    assert_eq!((found.missing_count, found.extra_count), (1, 1), "as many entries as keys, but not the same");
+    assert_eq!(
+        (&found.missing[0].key, &found.extra[0].key),
+        (&doc! { "a": 20, "b": "x" }, &doc! { "a": 21, "b": "x" })
+    );
+}
+
+#[test]
 fn an_extra_entry_is_named() {
     let (_dir, engine) = indexed();
     tamper(&engine, |view, collection, batch| {

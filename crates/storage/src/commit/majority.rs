@@ -217,8 +217,9 @@ impl Majority {
     }
 
     /// Gives up earlier states that have not been the newest for so long, whoever may ask for them. The newest one is seen by a snapshot of now, if there
-    /// is nothing newer: where nobody writes it would keep what was removed since for ever. The pipeline is held.
-    pub fn forget_past(&self, published: &Published, age: Duration) {
+    /// is nothing newer: where nobody writes it would keep what was removed since for ever. The pipeline is held. Returns whether no state is left whose
+    /// snapshot is from before the entry `since`.
+    pub fn forget_past(&self, published: &Published, age: Duration, since: u64) -> bool {
         let now = Instant::now();
         let mut states = self.0.lock();
         let old = states.past.partition_point(|(_, since)| now.saturating_duration_since(*since) >= age);
@@ -229,9 +230,13 @@ impl Majority {
             let fresh = Arc::new(SnapshotCell::take(&published.db));
             seen = Some(std::mem::replace(&mut current.snapshot, fresh));
         }
+        let is_new = |kept: &Kept| kept.index >= since;
+        let current_is_new = seen.is_some() || states.current.as_ref().is_none_or(is_new);
+        let all_new = current_is_new && states.past.is_empty() && states.waiting.iter().all(is_new);
         drop(states);
         // Snapshots are given back without the lock.
         drop((gone, unnamed, seen));
+        all_new
     }
 
     /// Index of the newest state.

@@ -14,6 +14,11 @@ const KEPT_PART: u64 = 64;
 const KEPT_MIN: u64 = 8 << 20;
 const KEPT_MAX: u64 = 1 << 30;
 
+/// In a set memtables take no more than this part of the disk, nor less than so much: a member that follows cannot refuse what others have ordered, so
+/// what it has not flushed must be little beside what is kept, a flush or two later.
+const MEMTABLES_PART: u64 = 32;
+const MEMTABLES_MIN: u64 = 8 << 20;
+
 /// Others hear that there is no room when the keeper has found none so many times in a row.
 const LOOKS_SHORT: u64 = 2;
 
@@ -33,6 +38,8 @@ pub(crate) struct Disk {
     pub(super) asked: AtomicU64,
     /// What is kept.
     pub(super) kept: AtomicU64,
+    /// The disk's size, 0 before it was looked at.
+    total: AtomicU64,
     /// Whether a flush may soon have no room.
     pub(super) short: AtomicBool,
     /// What others have heard of that.
@@ -40,8 +47,8 @@ pub(crate) struct Disk {
     short_looks: AtomicU64,
     /// How often the keeper has looked, and done what makes room.
     pub(super) rounds: AtomicU64,
-    /// Whether data were removed that level 0 may hold yet.
-    pub(super) removed: AtomicBool,
+    /// If data were removed that level 0 may hold yet: an index above that of the newest entry at that time.
+    pub(super) removed: AtomicU64,
     /// Whether level 0 is being merged at once.
     pub(super) merging: AtomicBool,
     /// Whether it soon will be short, or is, and the log can have some of what is kept without taking the room of a flush.
@@ -77,7 +84,7 @@ impl Disk {
 
     /// Whether what adds so much is refused.
     pub fn refuses(&self, bytes: u64) -> bool {
-        (self.is_short() || self.lacks(bytes)) && !self.beyond_help.load(Ordering::Acquire)
+        (self.is_short() || self.lacks(bytes)) && !self.is_beyond_help()
     }
 
     /// Whether there is less than that besides what is kept.
@@ -90,6 +97,19 @@ impl Disk {
         self.tight.load(Ordering::Acquire)
     }
 
+    /// So much may be in the memtables of a member of a set.
+    pub fn memtables_max(&self) -> u64 {
+        match self.total.load(Ordering::Relaxed) {
+            0 => u64::MAX,
+            total => (total / MEMTABLES_PART).max(MEMTABLES_MIN),
+        }
+    }
+
+    /// Whether no flush has room any more.
+    pub fn is_beyond_help(&self) -> bool {
+        self.beyond_help.load(Ordering::Acquire)
+    }
+
     /// What is kept of a disk of so many bytes.
     fn kept(total: u64) -> u64 {
         (total / KEPT_PART).clamp(KEPT_MIN, KEPT_MAX)
@@ -100,6 +120,7 @@ impl Disk {
     pub fn saw(&self, available: u64, total: u64, unwritten: u64, memory: u64, at_work: bool) {
         let kept = Self::kept(total);
         self.kept.store(kept, Ordering::Relaxed);
+        self.total.store(total, Ordering::Relaxed);
         let slack = available.saturating_sub(unwritten + kept);
         let step = (slack / LOOK_PART).clamp(LOOK_MIN, LOOK_MAX);
         self.look_at.store(self.written.load(Ordering::Relaxed) + step, Ordering::Relaxed);

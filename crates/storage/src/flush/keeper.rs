@@ -92,7 +92,7 @@ impl Core {
 
     /// Flushes what is committed; where memory is full and the commit point has been behind for a while, also what is not.
     fn flush_for_room(&self, full_since: &mut Option<Instant>) -> Result<()> {
-        let limit = self.base.options.memtable_bytes();
+        let limit = self.flushes.memtable_bytes();
         let used = || self.flushes.unflushed();
         self.wait_for_level0();
         if self.try_checkpoint()? || !self.base.is_ordered() || used() < limit {

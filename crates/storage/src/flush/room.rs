@@ -36,6 +36,12 @@ impl Flushes {
         self.left.load(Ordering::Relaxed) + self.flushing_left.load(Ordering::Relaxed)
     }
 
+    /// So much comes together in memtables before a flush.
+    pub(super) fn memtable_bytes(&self) -> u64 {
+        let most = if self.base.is_ordered() { self.disk.memtables_max() } else { u64::MAX };
+        self.base.options.memtable_bytes().min(most)
+    }
+
     /// Bytes of batches since the last flush began.
     pub fn unflushed(&self) -> u64 {
         self.unflushed.load(Ordering::Relaxed)
@@ -54,7 +60,7 @@ impl Flushes {
     /// Whether as much as may come together before a flush is in memtables, or only in the log; or it may be the last that has room.
     pub fn is_due(&self) -> bool {
         let (options, unflushed) = (&self.base.options, self.unflushed());
-        unflushed >= options.memtable_bytes()
+        unflushed >= self.memtable_bytes()
             || unflushed + self.left.load(Ordering::Relaxed) >= options.log_bytes()
             || self.is_last_chance()
     }
@@ -62,7 +68,7 @@ impl Flushes {
     /// Whether memtables hold as much as they may, with those that are being flushed, or so much is in the log that flushes cannot keep up.
     pub fn is_crowded(&self) -> bool {
         let options = &self.base.options;
-        self.in_memtables() >= options.memtable_bytes() * 2 || self.in_log() >= options.log_bytes() * IN_LOG
+        self.in_memtables() >= self.memtable_bytes() * 2 || self.in_log() >= options.log_bytes() * IN_LOG
     }
 
     /// What memtables hold is being flushed from now on. Gives how much that is.
@@ -93,7 +99,7 @@ impl Flushes {
         if flushing == 0 {
             return None;
         }
-        let room = (self.base.options.memtable_bytes() * 2).saturating_sub(flushing);
+        let room = (self.memtable_bytes() * 2).saturating_sub(flushing);
         self.pace.pause(Instant::now(), flushing, self.unflushed(), room)
     }
 

@@ -116,31 +116,34 @@ impl Core {
                 self.thin_log()?;
             }
         }
-        let at_work = self.flushes.is_at_work() || self.flushes.is_last_chance();
+        let flushes = self.flushes.is_last_chance() && !disk.is_beyond_help();
+        let at_work = self.flushes.is_at_work() || flushes;
         if let (Some(short), Some(sequencer)) = (disk.changes(at_work), self.base.sequencer()) {
             sequencer.short_of_room(short);
         }
+        // States of the set see what was dropped.
         if tight && !self.definitions.garbage().is_empty() {
-            // They see what was dropped.
-            self.forget_past(PAST_AGE);
+            self.forget_past(PAST_AGE, 0);
         }
         let merging = disk.merging.load(Ordering::Relaxed);
-        disk.removed.fetch_or(removed, Ordering::Relaxed);
+        if removed {
+            disk.removed.store(self.published.last().index + 1, Ordering::Relaxed);
+        }
+        let since = disk.removed.load(Ordering::Relaxed);
         if disk.log_wants.load(Ordering::Acquire) {
             self.keep_room_for_log();
         }
-        if tight && disk.removed.load(Ordering::Relaxed) {
+        if tight && since > 0 && self.forget_past(Duration::ZERO, since) {
             // Large documents among them may be in the segment that is being written.
             if let Some(log) = self.durability.log().filter(|_| by_itself) {
                 log.end_segment().map_err(log_error)?;
             }
-            self.forget_past(Duration::ZERO);
             // Files at level 0 stay until they are merged with the deletions, which are in memory yet.
             self.try_checkpoint()?;
             db.events().expect_less(true);
             db.merge_level0(true)?;
             disk.merging.store(true, Ordering::Relaxed);
-            disk.removed.store(false, Ordering::Relaxed);
+            disk.removed.store(0, Ordering::Relaxed);
         } else if disk.is_short() && !merging {
             // Deletions make room when they are merged with what they delete.
             db.merge_level0(true)?;
@@ -153,11 +156,13 @@ impl Core {
         Ok(())
     }
 
-    fn forget_past(&self, age: Duration) {
-        if self.base.is_ordered() {
-            let _still = self.still();
-            self.commits.majority().forget_past(&self.published, age);
+    /// Whether no state of the set is left that is from before the entry `since`.
+    fn forget_past(&self, age: Duration, since: u64) -> bool {
+        if !self.base.is_ordered() {
+            return true;
         }
+        let _still = self.still();
+        self.commits.majority().forget_past(&self.published, age, since)
     }
 
     /// As much as a quarter of what is kept is the log's alone: compactions and flushes may take all the rest for a while.

@@ -11,6 +11,8 @@ use crate::critical::must;
 
 /// A member that follows waits no longer than this for a flush before it goes on.
 const FOLLOWER_PATIENCE: Duration = Duration::from_millis(100);
+/// And for so long where room on the disk is short.
+const LAST_PATIENCE: Duration = Duration::from_millis(500);
 
 /// So often those who wait look whether they still have to.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
@@ -110,8 +112,11 @@ impl Flushes {
         if self.is_due() {
             self.signals.ask();
         }
-        if self.is_crowded() && self.signals.works() {
-            self.room_made.wait_for(&mut self.room.lock(), FOLLOWER_PATIENCE);
+        // What comes before the flush that is the last to have room is the last that there is room for.
+        let is_last = self.is_last_chance() && !self.disk.is_beyond_help();
+        if (self.is_crowded() || is_last) && self.signals.works() {
+            let patience = if is_last { LAST_PATIENCE } else { FOLLOWER_PATIENCE };
+            self.room_made.wait_for(&mut self.room.lock(), patience);
         }
     }
 

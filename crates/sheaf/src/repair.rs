@@ -103,6 +103,7 @@ fn show_end(done: &Repaired, flags: &RepairFlags) {
         );
     } else {
         println!("The log can be applied whole, up to entry {last}. Nothing was changed.");
+        println!("Only the log was looked at: the validate command reads the data.");
     }
 }
 

@@ -16,8 +16,12 @@ pub fn background(settings: &Settings, argv: &[String]) -> ExitCode {
     let Some(logpath) = &settings.logpath else {
         return bad_options("BadValue: --fork has to be used with --logpath");
     };
-    let Ok(program) = std::env::current_exe() else {
-        return ExitCode::from(exit::FORK_FAILED);
+    let program = match std::env::current_exe() {
+        Ok(program) => program,
+        Err(error) => {
+            eprintln!("cannot start the server in the background: this program's own file is not known ({error}); is /proc mounted?");
+            return ExitCode::from(exit::FORK_FAILED);
+        }
     };
     // `--fork` may stand in the configuration file, where it can't be taken out.
     let mut child = Command::new(program);

@@ -49,6 +49,11 @@ pub fn bind(front: &Front) -> Result<Listeners, BindError> {
     let mut port = options.port;
     for host in &options.bind {
         for address in resolve(host, port)? {
+            // Two names may lead to one address.
+            let is_bound = |listener: &TcpListener| listener.local_addr().is_ok_and(|known| known == address);
+            if tcp.iter().any(is_bound) {
+                continue;
+            }
             let listener =
                 bind_tcp(address).map_err(|source| BindError { address: address.to_string(), source })?;
             if port == 0 {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::entry::Salt;
+use crate::entry::{HEADER_LEN, Header, Salt};
 use crate::files::Reserve;
 use crate::marks::Marks;
 use crate::spares::Spares;
@@ -170,7 +170,9 @@ pub(crate) fn list(dir: &Path) -> Result<(Vec<Segment>, Vec<Segment>)> {
     }
     segments.sort_by_key(|segment| segment.first_index);
     let headers = segments.iter().map(check_header).collect::<Result<Vec<_>>>()?;
-    let mut known = headers.iter().find_map(|header| header.clone().ok()).unwrap_or((1, Salt(0)));
+    let whole = headers.iter().find_map(|header| header.clone().ok());
+    let guessed = || segments.iter().find_map(guess_header);
+    let mut known = whole.or_else(guessed).unwrap_or((1, Salt(0)));
     for (segment, header) in segments.iter_mut().zip(&headers) {
         known = header.clone().unwrap_or(known);
         (segment.version, segment.base) = known;
@@ -205,6 +207,33 @@ pub(crate) fn check_header(segment: &Segment) -> Result<std::result::Result<(u32
         }
     }
     Ok(Err("segment header is not readable".into()))
+}
+
+/// Version and log's salt that a damaged header had, where the first entry behind it agrees: with the salt as it is found, or with another in one of its
+/// bytes. (No other than the right one is found but by a chance of one in a million.)
+fn guess_header(segment: &Segment) -> Option<(u32, Salt)> {
+    let mut found = [0; SEGMENT_HEADER_LEN as usize + HEADER_LEN];
+    segment.open(false).ok()?.read_exact_at(&mut found, 0).ok()?;
+    let (header, entry) = found.split_first_chunk::<{ SEGMENT_HEADER_LEN as usize }>()?;
+    let entry: &[u8; HEADER_LEN] = entry.try_into().ok()?;
+    let base: [u8; 8] = std::array::from_fn(|i| header[24 + i]);
+    let others = (0..8 * 256).map(|n| {
+        let mut other = base;
+        other[n / 256] = (n % 256) as u8;
+        other
+    });
+    let agrees = |version: u32, base: Salt| {
+        let salt = salt_of(version, segment.first_index, base);
+        let first = Header::decode(entry, salt).filter(|_| salt.checks());
+        first.is_some_and(|first| first.at.index == segment.first_index)
+    };
+    others.map(|base| Salt(u64::from_le_bytes(base))).find_map(|base| {
+        // What is behind the entries may be those of another segment: who has lost its header does not say.
+        [VERSION_RECYCLED, VERSION_ONE_SALT]
+            .into_iter()
+            .find(|version| agrees(*version, base))
+            .map(|version| (version, base))
+    })
 }
 
 /// Makes created and removed names in the folder durable.

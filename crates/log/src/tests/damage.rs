@@ -206,3 +206,39 @@ fn a_crash_while_mending_leaves_what_can_be_mended() {
         }
     }
 }
+
+#[test]
+fn the_only_segment_is_read_though_its_header_is_damaged() {
+    let whole = tempfile::tempdir().unwrap();
+    let one = Options { segment_bytes: 1 << 20, ..options(whole.path()) };
+    let (log, _) = Log::open(one, OpTime::default()).unwrap();
+    for index in 1..=ENTRIES {
+        log.append(1, index, &[&payload(index)]).unwrap();
+        log.sync().unwrap();
+    }
+    drop(log);
+    assert_eq!(segment_files(whole.path()).len(), 1);
+    // Magic, version, check, first index, salt.
+    for byte in [0, 7, 8, 12, 16, 24, 31] {
+        let dir = copy_of(whole.path());
+        flip(&segment_files(dir.path())[0], byte);
+        assert_eq!(mend(dir.path(), 0, &format!("byte {byte}")), Kept::All);
+    }
+}
+
+#[test]
+fn segments_are_read_though_all_their_headers_are_damaged() {
+    let dir = synced();
+    let files = segment_files(dir.path());
+    files.iter().for_each(|file| flip(file, 3));
+    let aside = tempfile::tempdir().unwrap();
+    for (number, _) in files.iter().enumerate() {
+        let mending = Mending::of(dir.path(), damage_of(dir.path(), 0).unwrap(), OpTime::default()).unwrap();
+        assert_eq!(mending.kept, Kept::All);
+        let aside = aside.path().join(number.to_string());
+        fs::create_dir(&aside).unwrap();
+        mending.carry_out(&aside).unwrap();
+    }
+    let (log, _) = open(dir.path(), 0).unwrap();
+    assert_eq!(entries(&log, 1).len() as u64, ENTRIES);
+}

@@ -72,7 +72,8 @@ impl Member {
         self.is_handing_over() || self.offer_once(self.successor(0.0, true))
     }
 
-    /// Whether so many other members have no room on their disks that what adds to the data would not get to a majority.
+    /// Whether so many other members have no room on their disks that what adds to the data would be of no majority. Arbiters have room, so that where there is
+    /// one a primary goes on alone, as it does without the others; and who is away has some when it comes.
     pub fn others_lack_room(&self) -> bool {
         self.would_lack_room(false)
     }
@@ -82,10 +83,9 @@ impl Member {
         let Some(config) = &self.config else { return false };
         let lacks = |id: u64| match Some(id) == self.me {
             true => this_does,
-            false => self.peers.get(&id).is_some_and(|peer| peer.short_of_room),
+            false => self.peers.get(&id).is_some_and(|peer| peer.short_of_room && self.is_up(peer)),
         };
-        let holders = config.voters().filter(|member| member.bears_data());
-        holders.filter(|member| !lacks(member.id)).count() < config.write_majority_count()
+        config.voters().filter(|member| !lacks(member.id)).count() < config.majority_vote_count()
     }
 
     fn offer_once(&mut self, successor: Option<u64>) -> bool {

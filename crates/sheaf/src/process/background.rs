@@ -19,7 +19,9 @@ pub fn background(settings: &Settings, argv: &[String]) -> ExitCode {
     let program = match std::env::current_exe() {
         Ok(program) => program,
         Err(error) => {
-            eprintln!("cannot start the server in the background: this program's own file is not known ({error}); is /proc mounted?");
+            eprintln!(
+                "cannot start the server in the background: this program's own file is not known ({error}); is /proc mounted?"
+            );
             return ExitCode::from(exit::FORK_FAILED);
         }
     };

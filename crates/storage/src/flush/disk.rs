@@ -77,6 +77,11 @@ impl Disk {
         (now != told).then_some(now)
     }
 
+    /// Others hear now that this disk is short of room.
+    pub fn tell_short(&self) {
+        self.told_short.store(true, Ordering::Relaxed);
+    }
+
     /// Whether a flush may soon have no room.
     pub fn is_short(&self) -> bool {
         self.short.load(Ordering::Acquire)
@@ -179,6 +184,9 @@ mod tests {
         assert_eq!([20, 20].map(|mb| news(mb * MB, true)), [None; 2]);
         assert_eq!([25, 23, 20, 24, 30].map(changes), [None, None, Some(true), None, None]);
         assert_eq!([31, 23, 24, 23, 23].map(changes), [Some(false), None, None, None, Some(true)]);
+        assert_eq!(changes(31), Some(false));
+        disk.tell_short();
+        assert_eq!([24, 31].map(changes), [None, Some(false)], "a writer has told them");
     }
 
     #[test]

@@ -79,6 +79,8 @@ impl Core {
             if !disk.refuses(bytes) {
                 return if others_lack() { Err(others_have_no_room()) } else { Ok(false) };
             }
+            // The keeper takes it back.
+            disk.tell_short();
             if self.base.sequencer().is_some_and(|sequencer| sequencer.short_of_room(true)) {
                 return Ok(true);
             }

@@ -105,6 +105,11 @@ fn a_primary_short_of_room_hands_over_to_a_member_that_has_some() {
     set.member(2).short_of_room(true);
     set.run(100);
     assert!(set.member(0).others_lack_room());
+    set.cut(2);
+    set.run(30_000);
+    assert!(!set.member(0).others_lack_room(), "who is away is not asked");
+    set.heal();
+    set.run(5000);
     (1..=2).for_each(|number| _ = set.member(number).short_of_room(false));
     set.run(100);
     let at = set.propose(0);

@@ -170,6 +170,8 @@ def full_disks_of_all_are_emptied():
                 assert majority.delete_one({}).deleted_count == 1
                 majority.drop()
                 eventually(lambda: min(disk.room() for disk in disks) > 80, "the room of what was dropped")
+                # The others tell the primary of it a moment later.
+                eventually(lambda: until_refused(client, 1) is None, "writes that add, with room again")
             writer = Writer(client, "x" * 1000)
             writer.more(100, "writes after")
             writer.stop()

@@ -222,7 +222,7 @@ impl Majority {
     pub fn forget_past(&self, published: &Published, age: Duration, since: u64) -> bool {
         let now = Instant::now();
         let mut states = self.0.lock();
-        let old = states.past.partition_point(|(_, since)| now.saturating_duration_since(*since) >= age);
+        let old = states.past.partition_point(|(_, ceased)| now.saturating_duration_since(*ceased) >= age);
         let gone: Vec<_> = states.past.drain(..old).collect();
         let unnamed = states.forget_named(now);
         let mut seen = None;

@@ -1,7 +1,7 @@
 //! What is done where room on the disk is scarce, as [`Disk`](super::disk::Disk) has seen it: flushes in time, refusals, and what gives room back.
 
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use sheaf_errors::{Code, Error, Result};
 
@@ -17,8 +17,9 @@ const FLUSH_PART: u64 = 4;
 /// So many flushes are waited for, each of which may give room, before a write is refused.
 const FLUSHES_TRIED: u64 = 2;
 
-/// And so many rounds of the keeper, the first of which may have begun before.
+/// And so many rounds of the keeper, the first of which may have begun before, and which may take long.
 const ROUNDS_TRIED: u64 = 2;
+const ROUNDS_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Where room is scarce, earlier states of the set are kept for so long after a drop. (Readers who name a time get `SnapshotTooOld` then.)
 const PAST_AGE: Duration = Duration::from_secs(1);
@@ -69,6 +70,7 @@ impl Core {
             return Ok(());
         }
         let (before, rounds) = (flushes.count(), disk.rounds.load(Ordering::Acquire));
+        let began = Instant::now();
         let lacks = || {
             // The last that have room are made for this one.
             disk.asked.fetch_max(bytes, Ordering::Relaxed);
@@ -86,7 +88,8 @@ impl Core {
             }
             let flushes_more = (flushes.is_flushing() || flushes.is_last_chance())
                 && flushes.count() < before + FLUSHES_TRIED;
-            let tries_more = disk.rounds.load(Ordering::Acquire) < rounds + ROUNDS_TRIED;
+            let tries_more = disk.rounds.load(Ordering::Acquire) < rounds + ROUNDS_TRIED
+                && began.elapsed() < ROUNDS_PATIENCE;
             if !(flushes_more || tries_more) || flushes.error.lock().is_some() {
                 return Err(self.no_room_to_add());
             }
@@ -111,17 +114,18 @@ impl Core {
     /// The keeper's part: where room is `tight` no log is kept that is not needed, unless other members may want it, and what was `removed` goes at once.
     pub(super) fn make_room_on_disk(&self, tight: bool, removed: bool) -> Result<()> {
         let (disk, db) = (&self.flushes.disk, &self.base.db);
+        // First, whatever fails below.
+        let flushes = self.flushes.is_last_chance() && !disk.is_beyond_help();
+        let at_work = self.flushes.is_at_work() || flushes;
+        if let (Some(short), Some(sequencer)) = (disk.changes(at_work), self.base.sequencer()) {
+            sequencer.short_of_room(short);
+        }
         let by_itself = self.base.is_by_itself();
         if let Some(log) = self.durability.log() {
             log.be_lean(tight, tight && by_itself);
             if tight && by_itself {
                 self.thin_log()?;
             }
-        }
-        let flushes = self.flushes.is_last_chance() && !disk.is_beyond_help();
-        let at_work = self.flushes.is_at_work() || flushes;
-        if let (Some(short), Some(sequencer)) = (disk.changes(at_work), self.base.sequencer()) {
-            sequencer.short_of_room(short);
         }
         // States of the set see what was dropped.
         if tight && !self.definitions.garbage().is_empty() {
@@ -190,7 +194,7 @@ impl Core {
 }
 
 fn others_have_no_room() -> Error {
-    let text = "a majority of the set's members have no room on their disks: only deletions and drops are taken until there is more";
+    let text = "so many members of the set have no room on their disks that the others are no majority: only deletions and drops are taken until there is more";
     Error::new(Code::OUT_OF_DISK_SPACE, text)
 }
 

@@ -210,30 +210,31 @@ pub(crate) fn check_header(segment: &Segment) -> Result<std::result::Result<(u32
 }
 
 /// Version and log's salt that a damaged header had, where the first entry behind it agrees: with the salt as it is found, or with another in one of its
-/// bytes. (No other than the right one is found but by a chance of one in a million.)
+/// bytes. Two of them may agree, since a salt of all segments may be that of one; the header that is most like the damaged one is taken.
 fn guess_header(segment: &Segment) -> Option<(u32, Salt)> {
     let mut found = [0; SEGMENT_HEADER_LEN as usize + HEADER_LEN];
     segment.open(false).ok()?.read_exact_at(&mut found, 0).ok()?;
     let (header, entry) = found.split_first_chunk::<{ SEGMENT_HEADER_LEN as usize }>()?;
     let entry: &[u8; HEADER_LEN] = entry.try_into().ok()?;
     let base: [u8; 8] = std::array::from_fn(|i| header[24 + i]);
-    let others = (0..8 * 256).map(|n| {
+    let bases = (0..8 * 256).map(|n| {
         let mut other = base;
         other[n / 256] = (n % 256) as u8;
-        other
+        Salt(u64::from_le_bytes(other))
     });
     let agrees = |version: u32, base: Salt| {
         let salt = salt_of(version, segment.first_index, base);
         let first = Header::decode(entry, salt).filter(|_| salt.checks());
         first.is_some_and(|first| first.at.index == segment.first_index)
     };
-    others.map(|base| Salt(u64::from_le_bytes(base))).find_map(|base| {
-        // What is behind the entries may be those of another segment: who has lost its header does not say.
-        [VERSION_RECYCLED, VERSION_ONE_SALT]
-            .into_iter()
-            .find(|version| agrees(*version, base))
-            .map(|version| (version, base))
-    })
+    let unlike = |version: u32, base: Salt| {
+        let whole = segment_header(segment.first_index, base, version);
+        whole.iter().zip(header).filter(|(whole, found)| whole != found).count()
+    };
+    bases
+        .flat_map(|base| [VERSION_RECYCLED, VERSION, VERSION_ONE_SALT].map(|version| (version, base)))
+        .filter(|&(version, base)| agrees(version, base))
+        .min_by_key(|&(version, base)| unlike(version, base))
 }
 
 /// Makes created and removed names in the folder durable.

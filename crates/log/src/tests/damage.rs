@@ -1,6 +1,7 @@
 //! What is kept of a damaged log.
 
 use super::*;
+use crate::segment::{Segment, segment_path};
 use crate::{Damage, Kept, Mending, Recovered};
 
 const ENTRIES: u64 = 20;
@@ -241,4 +242,28 @@ fn segments_are_read_though_all_their_headers_are_damaged() {
     }
     let (log, _) = open(dir.path(), 0).unwrap();
     assert_eq!(entries(&log, 1).len() as u64, ENTRIES);
+}
+
+proptest! {
+    /// The salt of all segments may look like that of the first of them, where entries' numbers are small.
+    #[test]
+    fn the_salt_of_a_damaged_header_is_found(
+        salt in 1u64..,
+        first in prop_oneof![1u64..300, 1u64..1 << 40],
+        version in 2u32..=4,
+        byte in 0usize..32,
+        change in 1u8..,
+    ) {
+        let dir = tempfile::tempdir().unwrap();
+        let segment = Segment::new(segment_path(dir.path(), first), first, 0, version, Salt(salt));
+        let at = OpTime { term: 1, index: first, time: 7 };
+        let mut bytes = segment_header(first, segment.base, version).to_vec();
+        bytes.extend(Header::encode(at, 0, &[b"abc"], segment.salt));
+        bytes.extend(b"abc");
+        bytes[byte] ^= change;
+        fs::write(&segment.path, bytes).unwrap();
+        let (whole, torn) = list(dir.path()).unwrap();
+        prop_assert!(whole.is_empty());
+        prop_assert_eq!(torn[0].salt, segment.salt);
+    }
 }

@@ -430,4 +430,22 @@ def roles_that_users_make(server, seed=None, steps=120):
         assert error.code == 13, error
 
 
-CHECKS = [every_role_and_every_command, roles_that_users_make]
+def a_new_name_lets_nobody_read(server):
+    """Within a database a collection is renamed by who may read it, or may not read it under its new name (manual: privilege actions)."""
+    root = connect(server, "root", PASSWORD)
+    renames = {"resource": {"db": "lib", "collection": ""}, "actions": ["renameCollectionSameDB"]}
+    for readable, allowed in [("", True), ("c", True), ("d", False), ("cd", True)]:
+        finds = [{"resource": {"db": "lib", "collection": name}, "actions": ["find"]} for name in readable]
+        root.admin.command("createRole", "renames", privileges=[renames, *finds], roles=[])
+        root.admin.command("createUser", "renamer", pwd=PASSWORD, roles=["renames"])
+        try:
+            with connect(server, "renamer", PASSWORD) as client:
+                client.admin.command({"renameCollection": "lib.c", "to": "lib.d", **STOP})
+            raise AssertionError("a field that nobody knows is taken")
+        except pymongo.errors.OperationFailure as error:
+            assert (error.code != 13) == allowed, (readable, error)
+        root.admin.command("dropUser", "renamer")
+        root.admin.command("dropRole", "renames")
+
+
+CHECKS = [every_role_and_every_command, roles_that_users_make, a_new_name_lets_nobody_read]

@@ -22,8 +22,9 @@ fn may_rename(asked: Asked<'_>, rights: &Rights) -> bool {
     }
     let ((from_db, _), (to_db, _)) = (names::split(from), names::split(to));
     if from_db == to_db {
-        let reads = [from, to].map(|namespace| may(namespace, &[Action::Find]));
-        return reads[0] == reads[1]
+        // Nobody reads under the new name what could not be read under the old one.
+        let [reads_old, reads_new] = [from, to].map(|namespace| may(namespace, &[Action::Find]));
+        return (reads_old || !reads_new)
             && rights.may(Target::Database(from_db), &[Action::RenameCollectionSameDb]);
     }
     may(from, &[Action::Find, Action::DropCollection]) && may(to, &[Action::Insert, Action::CreateIndex])
@@ -52,7 +53,7 @@ impl<'a> Command<'a, Operation<'a>> for RenameCollection<'a> {
         test_only: false,
         concerns: Concerns::WRITE,
         privileges: Privileges::ByCommand(
-            "within a database renameCollectionSameDB on it, and find on both collections or on neither; else find and dropCollection on the old, insert and createIndex on the new; dropCollection on the new with dropTarget",
+            "within a database renameCollectionSameDB on it, and find on the old collection or not on the new one; else find and dropCollection on the old, insert and createIndex on the new; dropCollection on the new with dropTarget",
             may_rename,
         ),
         spread: Spread::PrimaryShard,

@@ -263,7 +263,7 @@ pub(crate) struct Tail {
 
 /// Scans the segments from the one that holds `applied + 1` on, cuts a torn tail, removes segments
 /// behind it, and leaves each segment's `bytes` at its last whole entry. `torn` are those from the first on whose header is
-/// not whole.
+/// not whole. Without any segment the log begins behind `applied`.
 pub(crate) fn recover(segments: &mut Vec<Segment>, torn: Vec<Segment>, applied: OpTime) -> Result<Tail> {
     match (segments.as_slice(), torn.as_slice()) {
         ([], [alone]) => {
@@ -319,6 +319,16 @@ pub(crate) fn recover(segments: &mut Vec<Segment>, torn: Vec<Segment>, applied: 
         "segments are in the order of their entries"
     );
     if tail.last.index < applied.index {
+        if let Some(last) = segments.last() {
+            // Storage has nothing that was not durable here before.
+            return Err(Error::Damaged(Damage {
+                segment: last.name(),
+                offset: last.bytes,
+                entry: tail.last.index + 1,
+                term: None,
+                what: format!("the log ends here, and had been durable up to entry {} at least", applied.index),
+            }));
+        }
         tail.last = applied;
     } else if tail.last.index == applied.index {
         tail.last.time = tail.last.time.max(applied.time);

@@ -136,7 +136,6 @@ fn a_crash_while_cutting_leaves_a_log_that_ends_between() {
 #[test]
 fn starts_anew_behind_what_is_applied() {
     let dir = tempfile::tempdir().unwrap();
-    fill(dir.path(), &vec![vec![1; 100]; 5], true);
     let applied = OpTime { term: 3, index: 50, time: 999 };
     let (log, recovered) = Log::open(options(dir.path()), applied).unwrap();
     assert_eq!(recovered.last, applied);

@@ -1,16 +1,23 @@
 //! What a member must never forget, besides its log: term, vote, configuration. One small file, replaced as a whole.
+//!
+//! A member whose disk is full must still be able to vote: else two of three full disks are a set without a primary, in which nothing can be
+//! deleted. So there are two files, which change places: the new state is written over the blocks of the one before the last.
 
-use std::fs::{self, File};
-use std::io::Write;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use sheaf_bson::{DocBuf, RawDoc, Value};
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+use sheaf_bson::{Binary, DocBuf, RawDoc, Value};
 use sheaf_errors::{Code, Error, Result};
 use sheaf_repl::HardState;
 use sheaf_repl::config::ReplSetConfig;
 
 /// The file's name in the data folder.
 const NAME: &str = "replica.bson";
+
+/// Its length is a multiple of this, so that a number of one more digit needs no more room on the disk.
+const BLOCK: usize = 4096;
 
 /// What rollbacks have taken back since this member exists.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -60,21 +67,43 @@ impl StateFile {
     /// Writes the state; it survives a crash of the machine when this returns.
     pub fn save(&self) -> Result<()> {
         let next = self.path.with_extension("next");
-        let written = File::create(&next).and_then(|mut file| {
-            file.write_all(to_document(&self.state).as_bytes())?;
-            file.sync_all()?;
-            fs::rename(&next, &self.path)?;
+        let bytes = to_document(&self.state);
+        let written = write_over(&next, bytes.as_bytes()).and_then(|()| {
+            if renameat_with(CWD, &next, CWD, &self.path, RenameFlags::EXCHANGE).is_err() {
+                // The first time, or a file system that cannot. The room for the next time is no condition of this one.
+                fs::rename(&next, &self.path)?;
+                let _ = write_over(&next, bytes.as_bytes());
+            }
             File::open(self.path.parent().unwrap_or(Path::new(".")))?.sync_all()
         });
         written.map_err(|error| failed("writing", &self.path, &error))
     }
 }
 
+/// Makes these bytes a file's, in the blocks that it has.
+fn write_over(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut file = OpenOptions::new().write(true).create(true).truncate(false).open(path)?;
+    file.write_all(bytes)?;
+    file.set_len(bytes.len() as u64)?;
+    file.sync_all()
+}
+
 fn failed(what: &str, path: &Path, error: &std::io::Error) -> Error {
     Error::new(Code::FILE_STREAM_FAILED, format!("{what} {} failed: {error}", path.display()))
 }
 
+/// The state in a document that fills its blocks.
 fn to_document(state: &DurableState) -> DocBuf {
+    let with_room = |room: &[u8]| {
+        let mut doc = described(state);
+        doc.append("room", Value::Binary(Binary { subtype: 0, bytes: room }));
+        doc
+    };
+    let least = with_room(&[]).as_bytes().len();
+    with_room(&vec![0; least.next_multiple_of(BLOCK) - least])
+}
+
+fn described(state: &DurableState) -> DocBuf {
     DocBuf::build(|doc| {
         doc.append("term", state.hard_state.term as i64);
         if let Some(vote) = state.hard_state.vote {
@@ -135,5 +164,29 @@ mod tests {
         assert_eq!((back.incarnation, back.config, back.rollbacks.documents), (4, file.state.config, 2));
         std::fs::write(folder.path().join(NAME), b"short").unwrap();
         assert!(StateFile::open(folder.path()).is_err());
+    }
+
+    /// The two files stay, with their blocks: a save makes none anew.
+    #[test]
+    fn a_state_is_written_into_the_blocks_that_are_there() {
+        use std::os::unix::fs::MetadataExt;
+        let folder = tempfile::tempdir().unwrap();
+        let mut file = StateFile::open(folder.path()).unwrap();
+        let members = vec![MemberConfig::new(0, "a:1")];
+        file.state.config = Some((ReplSetConfig::new("rs", members), Some(0)));
+        let files = || {
+            let of = |name: &str| fs::metadata(folder.path().join(name)).unwrap();
+            let (now, next) = (of(NAME), of("replica.next"));
+            assert!((now.len(), next.len()) == (BLOCK as u64, BLOCK as u64));
+            (now.ino(), next.ino())
+        };
+        file.save().unwrap();
+        let (now, next) = files();
+        for term in [9, 10, 1 << 40] {
+            file.state.hard_state = HardState { term, vote: (term > 9).then_some(0), commit: term };
+            file.save().unwrap();
+            assert_eq!(StateFile::open(folder.path()).unwrap().state.hard_state, file.state.hard_state);
+            assert_eq!(files(), if term == 10 { (now, next) } else { (next, now) });
+        }
     }
 }

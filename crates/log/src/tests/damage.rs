@@ -1,5 +1,7 @@
 //! What is kept of a damaged log.
 
+use std::os::unix::fs::FileExt;
+
 use super::*;
 use crate::segment::{Segment, segment_path};
 use crate::{Damage, Kept, Mending, Recovered};
@@ -178,6 +180,35 @@ fn a_log_without_anything_readable_begins_anew() {
     assert_eq!((mending.kept, mending.last_lost), (Kept::Nothing, None));
     mending.carry_out(tempfile::tempdir().unwrap().path()).unwrap();
     assert_eq!(open(dir.path(), 11).unwrap().0.append(1, 500, &[b"x"]).unwrap().index, 12);
+}
+
+#[test]
+fn a_log_that_ends_before_what_storage_has_is_damaged() {
+    let whole = synced();
+    let last = segment_files(whole.path()).pop().unwrap();
+    let cut = |dir: &Path| fs::OpenOptions::new().write(true).open(dir.join(last.file_name().unwrap())).unwrap();
+    let harms: [(&dyn Fn(&Path), u64); 3] = [
+        (&|dir| cut(dir).set_len(32).unwrap(), 19),
+        (&|dir| cut(dir).write_all_at(&[0; 400 - 32], 32).unwrap(), 19),
+        (&|dir| fs::remove_file(dir.join(last.file_name().unwrap())).unwrap(), 19),
+    ];
+    for (harm, bad) in harms {
+        let dir = copy_of(whole.path());
+        // As a file of its own.
+        fs::copy(&last, dir.path().join("other")).unwrap();
+        fs::rename(dir.path().join("other"), dir.path().join(last.file_name().unwrap())).unwrap();
+        harm(dir.path());
+        assert_eq!(damage_of(dir.path(), bad - 1), None);
+        let damage = damage_of(dir.path(), ENTRIES).unwrap();
+        assert_eq!((damage.entry, damage.term), (bad, None), "{damage}");
+        let mending = Mending::of(dir.path(), damage, at(ENTRIES)).unwrap();
+        assert_eq!((mending.kept, mending.last_lost), (Kept::Nothing, None));
+        let left = segment_files(dir.path());
+        let aside = tempfile::tempdir().unwrap();
+        mending.carry_out(aside.path()).unwrap();
+        assert_eq!(segment_files(aside.path()).len(), left.len());
+        assert_eq!(open(dir.path(), ENTRIES).unwrap().0.append(1, 500, &[b"x"]).unwrap().index, ENTRIES + 1);
+    }
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Opening a data folder: its lock, RocksDB at its last flush, the catalog, and the log from there on.
 
 use std::fs::{self, File};
+use std::path::Path;
 use std::sync::Arc;
 
 use sheaf_errors::{Code, Result, bail};
@@ -19,10 +20,21 @@ use crate::definitions::stored::load_catalog;
 use crate::durability::Durability;
 use crate::flush::stable::{self, StableCopies};
 use crate::flush::{Bookkeeping, Flushes, read_applied};
-use crate::folder::{self, folder_error};
+use crate::folder::{self, file_error, folder_error, remove, sync};
 use crate::options::Options;
 use crate::read::oplog_collection::OplogCollection;
 use crate::read::published::Published;
+
+/// A log on its way out.
+const OLD_LOG: &str = "log.old";
+
+/// Removes a log that is in the data files: as one step, for a part of it would be a damaged one.
+fn remove_log(folder: &Path, log: &Path) -> Result<()> {
+    let old = folder.join(OLD_LOG);
+    fs::rename(log, &old).map_err(|e| file_error("moving", log, &e))?;
+    sync(folder)?;
+    remove(&old)
+}
 
 impl Core {
     /// Opens the folder: lock, RocksDB at its last flush, catalog, log from there on.
@@ -50,6 +62,7 @@ impl Core {
         let applied = ahead.map_or(known, |held| held.at);
         let copies = StableCopies::open(&options.path, applied)?;
         let log_dir = options.path.join("log");
+        remove(&options.path.join(OLD_LOG))?;
         // Without a journal, what an earlier run logged must still be applied once.
         let use_log = options.journal || log_dir.is_dir();
         let log = if use_log {
@@ -96,7 +109,7 @@ impl Core {
         if !core.base.options.journal && core.durability.close_log() {
             // From here on the flushed state is all there is; an old log must not be applied again.
             core.checkpoint()?;
-            fs::remove_dir_all(&log_dir).map_err(|e| folder_error("removing the old log", &log_dir, &e))?;
+            remove_log(&core.base.options.path, &log_dir)?;
         }
         if core.base.options.repair.is_none() {
             let alone = !core.base.is_replica();

@@ -326,7 +326,10 @@ pub(crate) fn recover(segments: &mut Vec<Segment>, torn: Vec<Segment>, applied: 
                 offset: last.bytes,
                 entry: tail.last.index + 1,
                 term: None,
-                what: format!("the log ends here, and had been durable up to entry {} at least", applied.index),
+                what: format!(
+                    "the log ends here, and had been durable up to entry {} at least",
+                    applied.index
+                ),
             }));
         }
         tail.last = applied;

@@ -13,6 +13,8 @@ use crate::values;
 #[derive(Clone, Debug, Default, PartialEq)]
 #[allow(missing_docs)]
 pub struct Settings {
+    /// The file that says the rest.
+    pub config: Option<PathBuf>,
     pub dbpath: Option<PathBuf>,
     pub port: Option<u16>,
     pub bind_ip: Option<String>,
@@ -98,6 +100,7 @@ impl Settings {
             };
         }
         merge!(
+            config,
             dbpath,
             port,
             bind_ip,

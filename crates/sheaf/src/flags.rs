@@ -364,6 +364,7 @@ impl ProcessFlags {
             None => None,
         };
         Ok(Settings {
+            config: self.config.clone(),
             port: self.port,
             bind_ip: self.bind_ip.clone(),
             bind_ip_all: self.bind_ip_all.then_some(true),

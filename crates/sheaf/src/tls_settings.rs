@@ -3,7 +3,6 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use sheaf_bson::DocWriter;
 
 /// The settings of TLS, each as it was said. On the command line they are flags.
 #[derive(Args, Clone, Debug, Default, PartialEq)]
@@ -109,38 +108,5 @@ impl TlsSettings {
     /// Whether anything is said but the mode.
     pub fn say_more_than_mode(&self) -> bool {
         TlsSettings { mode: None, ..self.clone() } != TlsSettings::default()
-    }
-
-    /// Writes what `getCmdLineOpts` shows below `net`.
-    pub fn write(&self, net: &mut DocWriter<'_, Vec<u8>>) {
-        if *self == TlsSettings::default() {
-            return;
-        }
-        let mut tls = net.document("tls");
-        let mut text = |name: &str, value: Option<String>| {
-            if let Some(value) = value {
-                tls.append(name, &value);
-            }
-        };
-        let path = |path: &Option<PathBuf>| path.as_ref().map(|path| path.display().to_string());
-        let hidden = |password: &Option<String>| password.as_ref().map(|_| "<password>".to_owned());
-        text("mode", self.mode.clone());
-        text("certificateKeyFile", path(&self.certificate_key_file));
-        text("certificateKeyFilePassword", hidden(&self.certificate_key_file_password));
-        text("clusterFile", path(&self.cluster_file));
-        text("clusterPassword", hidden(&self.cluster_password));
-        text("CAFile", path(&self.ca_file));
-        text("clusterCAFile", path(&self.cluster_ca_file));
-        text("CRLFile", path(&self.crl_file));
-        text("disabledProtocols", self.disabled_protocols.clone());
-        for (name, flag) in [
-            ("allowConnectionsWithoutCertificates", self.without_certificates),
-            ("allowInvalidCertificates", self.invalid_certificates),
-            ("allowInvalidHostnames", self.invalid_hostnames),
-        ] {
-            if let Some(flag) = flag {
-                tls.append(name, flag);
-            }
-        }
     }
 }

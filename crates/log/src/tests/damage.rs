@@ -186,13 +186,16 @@ fn a_log_without_anything_readable_begins_anew() {
 fn a_log_that_ends_before_what_storage_has_is_damaged() {
     let whole = synced();
     let last = segment_files(whole.path()).pop().unwrap();
-    let cut = |dir: &Path| fs::OpenOptions::new().write(true).open(dir.join(last.file_name().unwrap())).unwrap();
-    let harms: [(&dyn Fn(&Path), u64); 3] = [
-        (&|dir| cut(dir).set_len(32).unwrap(), 19),
-        (&|dir| cut(dir).write_all_at(&[0; 400 - 32], 32).unwrap(), 19),
-        (&|dir| fs::remove_file(dir.join(last.file_name().unwrap())).unwrap(), 19),
+    let cut =
+        |dir: &Path| fs::OpenOptions::new().write(true).open(dir.join(last.file_name().unwrap())).unwrap();
+    // The first entry of the last segment.
+    let bad = 19;
+    let harms: [&dyn Fn(&Path); 3] = [
+        &|dir| cut(dir).set_len(32).unwrap(),
+        &|dir| cut(dir).write_all_at(&[0; 400 - 32], 32).unwrap(),
+        &|dir| fs::remove_file(dir.join(last.file_name().unwrap())).unwrap(),
     ];
-    for (harm, bad) in harms {
+    for harm in harms {
         let dir = copy_of(whole.path());
         // As a file of its own.
         fs::copy(&last, dir.path().join("other")).unwrap();

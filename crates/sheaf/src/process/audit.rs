@@ -1,6 +1,6 @@
 //! The audit log as the settings ask for it.
 
-use sheaf_bson::{DocWriter, json};
+use sheaf_bson::json;
 use sheaf_front::audit::{AuditOptions, Destination, Format};
 
 use crate::config::Settings;
@@ -68,26 +68,6 @@ pub fn options(settings: &Settings) -> Result<Option<AuditOptions>, String> {
         None => None,
     };
     Ok(Some(AuditOptions { destination, format, filter, runtime: asked.runtime == Some(true) }))
-}
-
-/// Adds `auditLog` to what `getCmdLineOpts` shows.
-pub fn write(settings: &Settings, doc: &mut DocWriter<'_, Vec<u8>>) {
-    let asked = &settings.audit;
-    let Some(destination) = &asked.destination else { return };
-    let mut audit = doc.document("auditLog");
-    audit.append("destination", destination);
-    if let Some(filter) = &asked.filter {
-        audit.append("filter", filter);
-    }
-    if let Some(format) = &asked.format {
-        audit.append("format", format);
-    }
-    if let Some(path) = &asked.path {
-        audit.append("path", &path.display().to_string());
-    }
-    if asked.runtime == Some(true) {
-        audit.append("runtimeConfiguration", true);
-    }
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 pub mod audit;
 pub mod background;
+pub mod parsed;
 pub mod passwords;
 pub mod security;
 pub mod shell_json;
@@ -161,7 +162,7 @@ pub fn front_options(
         javascript: settings.javascript != Some(false),
         parameters: parameters(settings),
         argv: without_passwords(argv),
-        parsed: parsed(settings),
+        parsed: parsed::parsed(settings),
         write_timeout: defaults.write_timeout,
         busy_threads: defaults.busy_threads,
     })
@@ -174,66 +175,6 @@ fn parameters(settings: &Settings) -> Vec<(String, String)> {
     let redact = settings.redact_client_log_data.map(|on| ("redactClientLogData", on.to_string()));
     let flags = interval.into_iter().chain(delay).chain(redact);
     flags.map(|(name, value)| (name.to_owned(), value)).chain(settings.parameters.iter().cloned()).collect()
-}
-
-/// The settings as `getCmdLineOpts` shows them.
-fn parsed(settings: &Settings) -> sheaf_bson::DocBuf {
-    sheaf_bson::DocBuf::build(|doc| {
-        {
-            let mut net = doc.document("net");
-            if let Some(hosts) = &settings.bind_ip {
-                net.append("bindIp", hosts);
-            }
-            if let Some(port) = settings.port {
-                net.append("port", i32::from(port));
-            }
-            settings.tls.write(&mut net);
-        }
-        if let Some(name) = &settings.repl_set {
-            doc.document("replication").append("replSet", name);
-        }
-        if settings.cluster_role.is_some() || settings.config_db.is_some() {
-            let mut sharding = doc.document("sharding");
-            if let Some(role) = settings.cluster_role {
-                sharding.append("clusterRole", role.name());
-            }
-            if let Some(config_db) = &settings.config_db {
-                sharding.append("configDB", config_db);
-            }
-        }
-        audit::write(settings, doc);
-        security::write(settings, doc);
-        if !settings.parameters.is_empty() {
-            let mut parameters = doc.document("setParameter");
-            for (name, value) in &settings.parameters {
-                parameters.append(name, value);
-            }
-        }
-        if let Some(path) = &settings.dbpath {
-            doc.document("storage").append("dbPath", &path.display().to_string());
-        }
-        write_log(settings, doc);
-    })
-}
-
-/// Adds `systemLog` to what `getCmdLineOpts` shows.
-fn write_log(settings: &Settings, doc: &mut sheaf_bson::DocWriter<'_, Vec<u8>>) {
-    if settings.logpath.is_none() && settings.logappend.is_none() && settings.log_rotate.is_none() {
-        return;
-    }
-    let mut log = doc.document("systemLog");
-    if settings.logpath.is_some() {
-        log.append("destination", "file");
-    }
-    if let Some(append) = settings.logappend {
-        log.append("logAppend", append);
-    }
-    if let Some(rotate) = &settings.log_rotate {
-        log.append("logRotate", rotate);
-    }
-    if let Some(path) = &settings.logpath {
-        log.append("path", &path.display().to_string());
-    }
 }
 
 /// Says in the log why the server ends.

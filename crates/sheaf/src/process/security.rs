@@ -4,7 +4,6 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use sheaf_auth::{ClusterAuthMode, Keys};
-use sheaf_bson::DocWriter;
 
 use crate::config::Settings;
 use crate::process::tls;
@@ -82,31 +81,6 @@ pub fn check(settings: &Settings, is_member: bool) -> Result<(), String> {
         return Err(NO_ENCRYPTION.to_owned());
     }
     keys(settings).map(|_| ())
-}
-
-/// Adds `security` to what `getCmdLineOpts` shows.
-pub fn write(settings: &Settings, doc: &mut DocWriter<'_, Vec<u8>>) {
-    let has_mode = settings.cluster_auth_mode.is_some();
-    let has_redaction = settings.redact_client_log_data.is_some();
-    if settings.auth.is_none() && settings.key_file.is_none() && !has_mode && !has_redaction {
-        return;
-    }
-    let mut security = doc.document("security");
-    if let Some(enabled) = settings.auth {
-        security.append("authorization", if enabled { "enabled" } else { "disabled" });
-    }
-    if let Some(mode) = &settings.cluster_auth_mode {
-        security.append("clusterAuthMode", mode);
-    }
-    if let Some(path) = &settings.key_file {
-        security.append("keyFile", &path.display().to_string());
-    }
-    if let Some(redact) = settings.redact_client_log_data {
-        security.append("redactClientLogData", redact);
-    }
-    if settings.transition_to_auth == Some(true) {
-        security.append("transitionToAuth", true);
-    }
 }
 
 #[cfg(test)]

@@ -27,22 +27,23 @@ const LOOK_PART: u64 = 8;
 const LOOK_MIN: u64 = 128 << 10;
 const LOOK_MAX: u64 = 64 << 20;
 
-/// What was seen of the disk. Without a lock: those who look at the same time see the same.
+/// What was seen of the disk at the last look, and what follows from it. Without a lock: those who look at the same time see the same.
 #[derive(Default)]
 pub(crate) struct Disk {
     /// Bytes that were written into memtables or left in the log, and at how many it is looked for again.
     pub(super) written: AtomicU64,
     pub(super) look_at: AtomicU64,
-    /// What there is besides what is kept and what a flush needs, and what somebody waits for.
-    pub(super) slack: AtomicU64,
-    pub(super) asked: AtomicU64,
-    /// What is kept.
-    pub(super) kept: AtomicU64,
     /// The disk's size, 0 before it was looked at.
     total: AtomicU64,
-    /// Whether a flush may soon have no room.
-    pub(super) short: AtomicBool,
-    /// What others have heard of that.
+    /// What there is besides what memtables hold.
+    spare: AtomicU64,
+    /// What memtables may come to hold.
+    memory: AtomicU64,
+    /// Whether a flush or a compaction was under way, which gives back what it takes for a while.
+    at_work: AtomicBool,
+    /// What somebody waits for.
+    pub(super) asked: AtomicU64,
+    /// What others have heard of its being short.
     told_short: AtomicBool,
     short_looks: AtomicU64,
     /// How often the keeper has looked, and done what makes room.
@@ -51,12 +52,6 @@ pub(crate) struct Disk {
     pub(super) removed: AtomicU64,
     /// Whether level 0 is being merged at once.
     pub(super) merging: AtomicBool,
-    /// Whether it soon will be short, or is, and the log can have some of what is kept without taking the room of a flush.
-    pub(super) log_wants: AtomicBool,
-    /// Whether there is no room for a flush, nor will be soon.
-    pub(super) beyond_help: AtomicBool,
-    /// Whether room is scarce enough that nothing is to lie about.
-    pub(super) tight: AtomicBool,
 }
 
 impl Disk {
@@ -72,7 +67,7 @@ impl Disk {
         let before = self.short_looks.load(Ordering::Relaxed);
         let looks = if self.is_short() && !at_work { before + 1 } else { 0 };
         self.short_looks.store(looks, Ordering::Relaxed);
-        let now = looks >= LOOKS_SHORT || (told && self.lacks(self.kept.load(Ordering::Relaxed)));
+        let now = looks >= LOOKS_SHORT || (told && self.lacks(self.kept()));
         self.told_short.store(now, Ordering::Relaxed);
         (now != told).then_some(now)
     }
@@ -82,9 +77,24 @@ impl Disk {
         self.told_short.store(true, Ordering::Relaxed);
     }
 
+    /// What there is besides what memtables hold. A disk that says nothing has enough.
+    fn spare(&self) -> u64 {
+        if self.total.load(Ordering::Relaxed) == 0 { u64::MAX } else { self.spare.load(Ordering::Relaxed) }
+    }
+
+    /// What is kept.
+    pub fn kept(&self) -> u64 {
+        (self.total.load(Ordering::Relaxed) / KEPT_PART).clamp(KEPT_MIN, KEPT_MAX)
+    }
+
+    /// What there is besides what is kept and what memtables hold.
+    fn slack(&self) -> u64 {
+        self.spare().saturating_sub(self.kept())
+    }
+
     /// Whether a flush may soon have no room.
     pub fn is_short(&self) -> bool {
-        self.short.load(Ordering::Acquire)
+        self.slack() <= self.asked.load(Ordering::Relaxed)
     }
 
     /// Whether what adds so much is refused.
@@ -94,12 +104,17 @@ impl Disk {
 
     /// Whether there is less than that besides what is kept.
     pub fn lacks(&self, bytes: u64) -> bool {
-        self.slack.load(Ordering::Relaxed) < bytes
+        self.slack() < bytes
     }
 
-    /// Whether what the log keeps for want of a reason to remove it should go.
+    /// Whether room is scarce enough that nothing is to lie about, as what the log keeps for want of a reason to remove it.
     pub fn is_tight(&self) -> bool {
-        self.tight.load(Ordering::Acquire)
+        self.slack() < self.memory.load(Ordering::Relaxed) * 2 + self.kept()
+    }
+
+    /// Whether it soon will be short, or is, and the log can have some of what is kept without taking the room of a flush.
+    pub fn log_wants_room(&self) -> bool {
+        self.slack() < self.kept() * 2 && self.spare() >= ROOM_BYTES + self.kept() / 2
     }
 
     /// So much may be in the memtables of a member of a set.
@@ -110,31 +125,20 @@ impl Disk {
         }
     }
 
-    /// Whether no flush has room any more.
+    /// Whether there is no room for a flush, nor will be soon.
     pub fn is_beyond_help(&self) -> bool {
-        self.beyond_help.load(Ordering::Acquire)
-    }
-
-    /// What is kept of a disk of so many bytes.
-    fn kept(total: u64) -> u64 {
-        (total / KEPT_PART).clamp(KEPT_MIN, KEPT_MAX)
+        !self.at_work.load(Ordering::Relaxed) && self.spare() < ROOM_BYTES
     }
 
     /// Takes note of so much room on a disk of so many bytes, where memtables hold `unwritten` and may come to hold `memory`; `at_work` says that a flush or a
-    /// compaction is under way, which gives back what it takes for a while.
+    /// compaction is under way.
     pub fn saw(&self, available: u64, total: u64, unwritten: u64, memory: u64, at_work: bool) {
-        let kept = Self::kept(total);
-        self.kept.store(kept, Ordering::Relaxed);
+        self.spare.store(available.saturating_sub(unwritten), Ordering::Relaxed);
+        self.memory.store(memory, Ordering::Relaxed);
+        self.at_work.store(at_work, Ordering::Relaxed);
         self.total.store(total, Ordering::Relaxed);
-        let slack = available.saturating_sub(unwritten + kept);
-        let step = (slack / LOOK_PART).clamp(LOOK_MIN, LOOK_MAX);
+        let step = (self.slack() / LOOK_PART).clamp(LOOK_MIN, LOOK_MAX);
         self.look_at.store(self.written.load(Ordering::Relaxed) + step, Ordering::Relaxed);
-        self.tight.store(slack < memory * 2 + kept, Ordering::Release);
-        self.slack.store(slack, Ordering::Relaxed);
-        self.short.store(slack <= self.asked.load(Ordering::Relaxed), Ordering::Release);
-        let has_room = available >= unwritten + ROOM_BYTES + kept / 2;
-        self.log_wants.store(slack < kept * 2 && has_room, Ordering::Release);
-        self.beyond_help.store(!at_work && available < unwritten + ROOM_BYTES, Ordering::Release);
     }
 }
 
@@ -158,6 +162,13 @@ mod tests {
         assert_eq!(at(320 * MB, 16 * GB, 63 * MB), (true, false));
         assert_eq!(at(24 * MB, 160 * MB, 15 * MB), (true, false), "a small disk has less kept");
         assert_eq!(at(23 * MB, 160 * MB, 15 * MB), (true, true));
+    }
+
+    #[test]
+    fn a_disk_that_says_nothing_has_room() {
+        let disk = Disk::default();
+        assert!(!disk.is_short() && !disk.is_tight() && !disk.refuses(GB) && !disk.is_beyond_help());
+        assert_eq!(disk.changes(false), None);
     }
 
     #[test]

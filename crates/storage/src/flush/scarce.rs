@@ -49,7 +49,7 @@ impl Flushes {
 
     /// Whether a flush is due because later there may be no room for it.
     pub(super) fn is_last_chance(&self) -> bool {
-        let worth = self.disk.kept.load(Ordering::Relaxed) / FLUSH_PART;
+        let worth = self.disk.kept() / FLUSH_PART;
         self.disk.is_short() && self.unflushed() + self.left.load(Ordering::Relaxed) >= worth
     }
 }
@@ -62,7 +62,7 @@ impl Core {
     /// Errors: `OutOfDiskSpace`; what ends the operation.
     pub(crate) fn wait_for_disk_space(&self, bytes: u64) -> Result<()> {
         let (flushes, disk) = (&self.flushes, &self.flushes.disk);
-        if flushes.look_in_time(bytes) && disk.log_wants.load(Ordering::Acquire) {
+        if flushes.look_in_time(bytes) && disk.log_wants_room() {
             self.keep_room_for_log();
         }
         let others_lack = || self.base.sequencer().is_some_and(|sequencer| sequencer.others_lack_room());
@@ -136,7 +136,7 @@ impl Core {
             disk.removed.store(self.published.last().index + 1, Ordering::Relaxed);
         }
         let since = disk.removed.load(Ordering::Relaxed);
-        if disk.log_wants.load(Ordering::Acquire) {
+        if disk.log_wants_room() {
             self.keep_room_for_log();
         }
         if tight && since > 0 && self.forget_past(Duration::ZERO, since) {
@@ -173,7 +173,7 @@ impl Core {
 
     /// As much as a quarter of what is kept is the log's alone: compactions and flushes may take all the rest for a while.
     fn keep_room_for_log(&self) {
-        let bytes = self.flushes.disk.kept.load(Ordering::Relaxed) / 4;
+        let bytes = self.flushes.disk.kept() / 4;
         if let Some(log) = self.durability.log()
             && let Err(error) = log.keep_room(bytes)
         {

@@ -381,7 +381,7 @@ pub fn check_view(
         check_collation(catalog, namespace, &next.to_string(), options)?;
     }
     for next in foreign {
-        walk_views(catalog, db, start, &next.collection, 1, &mut HashSet::new())?;
+        walk_views(catalog, db, &mut vec![start.to_owned()], &next.collection, &mut HashSet::new())?;
     }
     Ok(())
 }
@@ -397,19 +397,20 @@ fn check_collation(catalog: &Catalog, view: &str, other: &str, options: RawDoc<'
     Ok(())
 }
 
-/// Follows the views that `at` stands on; all of them are in one database.
+/// Follows the views that `at` stands on; all of them are in one database. `path` is the way from the view that is defined to `at`.
 fn walk_views(
     catalog: &Catalog,
     db: &str,
-    start: &str,
+    path: &mut Vec<String>,
     at: &str,
-    depth: usize,
     seen: &mut HashSet<String>,
 ) -> Result<()> {
-    if at == start {
-        bail!(Code::GRAPH_CONTAINS_CYCLE, "View cycle detected: {db}.{start} => {db}.{start}");
+    if at == path[0] {
+        let names = path.iter().map(String::as_str).chain([at]);
+        let circle = names.map(|name| format!("{db}.{name}")).collect::<Vec<_>>().join(" => ");
+        bail!(Code::GRAPH_CONTAINS_CYCLE, "View cycle detected: {circle}");
     }
-    if depth > VIEW_DEPTH_MAX {
+    if path.len() > VIEW_DEPTH_MAX {
         bail!(
             Code::VIEW_DEPTH_LIMIT_EXCEEDED,
             "View depth limit exceeded; maximum depth is {VIEW_DEPTH_MAX}"
@@ -429,8 +430,11 @@ fn walk_views(
     if let Ok(parsed) = parsed {
         parsed.foreign_namespaces(&mut foreign);
     }
-    walk_views(catalog, db, start, &source, depth + 1, seen)?;
-    foreign.iter().try_for_each(|next| walk_views(catalog, db, start, &next.collection, depth + 1, seen))
+    path.push(at.to_owned());
+    walk_views(catalog, db, path, &source, seen)?;
+    foreign.iter().try_for_each(|next| walk_views(catalog, db, path, &next.collection, seen))?;
+    path.pop();
+    Ok(())
 }
 
 /// The server's own variables, where any values will do.

@@ -5,6 +5,7 @@ import random
 import re
 import subprocess
 
+from common import connect, ends_with
 from pymongo import WriteConcern
 from pymongo.errors import OperationFailure
 from sheaf_process import Server
@@ -18,7 +19,7 @@ def mark(number):
     return f"small document {number};"
 
 
-def fill(server, connect):
+def fill(server):
     """Writes small documents, every fiftieth with one of 100 KB, flushes the first half, and is killed."""
     server.start()
     database = connect(server).get_database("ops", write_concern=WriteConcern(j=True))
@@ -51,9 +52,9 @@ def contents(folder):
     return {path.name: path.read_bytes() for path in (folder / "log").glob("*.log")}
 
 
-def damaged_log(connect, ends_with):
+def damaged_log(_):
     whole = Server()
-    large = fill(whole, connect)
+    large = fill(whole)
 
     def repair(server, wanted, *texts):
         """Gives the server a copy of the folder that is damaged there, about which a start says these texts, and repairs it."""

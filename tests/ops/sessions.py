@@ -4,13 +4,13 @@ import time
 import uuid
 
 import bson
-
+from common import connect
 from sheaf_process import Server
 
 SHORT = {"configureFailPoint": "shortSessionTimeout", "mode": "alwaysOn", "data": {"millis": 0}}
 
 
-def records_of_sessions_end(connect):
+def records_of_sessions_end(_):
     """What is on record of retryable writes goes with the session, also after a crash, and without any use of it."""
     server = Server(args=["--setParameter", "enableTestCommands=1"])
     try:

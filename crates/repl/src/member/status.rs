@@ -86,9 +86,14 @@ impl Member {
         Some((leading.begin, self.raft.as_ref()?.raft.raft_log.committed))
     }
 
+    /// The configuration, also one that this member is no part of; or `NotYetInitialized`.
+    pub(crate) fn known_config(&self) -> Result<&ReplSetConfig> {
+        self.config.as_deref().ok_or_else(not_yet_initialized)
+    }
+
     /// The configuration and this member's place in it, or why `replSetGetStatus` has nothing to tell.
     pub(crate) fn place(&self) -> Result<(&ReplSetConfig, u64)> {
-        let Some(config) = self.config.as_deref() else { return Err(not_yet_initialized()) };
+        let config = self.known_config()?;
         match self.me.filter(|me| config.member(*me).is_some()) {
             Some(me) => Ok((config, me)),
             None => Err(Error::new(

@@ -39,9 +39,9 @@ impl Member {
         Ok(())
     }
 
-    /// Appends `config` and, if asked for, `commitmentStatus`: the fields of `replSetGetConfig`.
+    /// Appends `config` and, if asked for, `commitmentStatus`: the fields of `replSetGetConfig`. Who is no member any more shows the one that says so.
     pub fn write_config<S: Sink>(&self, doc: &mut DocWriter<'_, S>, commitment_status: bool) -> Result<()> {
-        let (config, _) = self.place()?;
+        let config = self.known_config()?;
         let committed = if commitment_status { Some(self.commitment_status()?) } else { None };
         doc.append("config", &config.to_client_document());
         if let Some(committed) = committed {

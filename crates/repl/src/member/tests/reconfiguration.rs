@@ -1,5 +1,7 @@
 //! Changing the set.
 
+use sheaf_bson::DocBuf;
+
 use super::*;
 
 #[test]
@@ -26,6 +28,10 @@ fn a_new_voter_votes_once_it_has_the_data() {
     set.heal();
     set.run(5000);
     assert_eq!(set.state(3), MemberState::Removed);
+    // It shows the configuration that says so.
+    let shown =
+        [3, 0].map(|number| DocBuf::build(|doc| set.member(number).write_config(doc, false).unwrap()));
+    assert_eq!(shown[0], shown[1]);
 }
 
 #[test]

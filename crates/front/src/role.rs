@@ -61,6 +61,11 @@ pub trait Role: Send + Sync + 'static {
         reply
     }
 
+    /// Whether writes are locked (`fsync` with `lock`).
+    fn is_locked(&self) -> bool {
+        false
+    }
+
     /// The hash of a query's shape, where the command is one.
     fn shape_hash(&self, _db: &str, _command: RawDoc<'_>) -> Option<String> {
         None

@@ -354,7 +354,7 @@ impl Replica {
                     links.be_sparing(processors.are_short(now));
                 }
                 let wall = self.front.clock.now_millis().max(0) as u64 / 1000;
-                let mut stopped = false;
+                let (mut stopped, mut refused) = (false, false);
                 let pause = self.with(|core| {
                     core.be_sparing(self.memory.is_short());
                     core.tick(self.started.elapsed().as_millis() as u64, wall);
@@ -362,8 +362,12 @@ impl Replica {
                     self.lag_millis.store(lag, Ordering::Relaxed);
                     self.others_lack_room.store(core.others_lack_room(), Ordering::Release);
                     stopped = self.figures.lags(lag, core.commit_point().index) && core.is_writable();
+                    refused = core.is_refused();
                     core.tick_millis()
                 });
+                if refused {
+                    self.keep_early();
+                }
                 next = now + Duration::from_millis(pause.clamp(5, 50));
                 if stopped {
                     let text = "Flow control is engaged and the sustainer point is not moving. Please check the health of all \

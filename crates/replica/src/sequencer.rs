@@ -138,7 +138,9 @@ impl Replica {
     fn keep(&self, unit: &mut Persist) {
         let mut file = self.state.lock();
         let mut changed = false;
-        if let Some(hard_state) = unit.hard_state.take() {
+        let is_kept =
+            |hard_state: &HardState| unit.seq <= file.early && is_before(hard_state, &file.state.hard_state);
+        if let Some(hard_state) = unit.hard_state.take_if(|hard_state| !is_kept(hard_state)) {
             let hard_state = unit.to_keep(hard_state, &file.state.hard_state);
             let known = &mut file.state.hard_state;
             check_hard_state(known, &hard_state);
@@ -158,6 +160,43 @@ impl Replica {
             keep_trying(Duration::from_millis(200), failed, || self.state.lock().save());
         }
     }
+}
+
+impl Replica {
+    /// Keeps term and vote of units that wait behind one which the log refuses, so that a member with a full disk can vote. Called again and again
+    /// while it does.
+    pub(super) fn keep_early(&self) {
+        let wanted = {
+            let units = self.units.lock();
+            let wanted = units.iter().rev().find_map(|unit| Some((unit.seq, unit.hard_state?)));
+            let Some(wanted) = wanted else { return };
+            wanted
+        };
+        let (seq, hard_state) = wanted;
+        let mut file = self.state.lock();
+        if is_before(&file.state.hard_state, &hard_state) {
+            let known = file.state.hard_state;
+            check_hard_state(&known, &hard_state);
+            // The log is as it was.
+            file.state.hard_state = HardState { commit: known.commit, ..hard_state };
+            if let Err(error) = file.save() {
+                tracing::warn!(%error, "term and vote cannot be kept yet");
+                file.state.hard_state = known;
+                return;
+            }
+        } else if seq > file.early {
+            // Others have kept it, or are about to.
+            return;
+        }
+        file.early = file.early.max(seq);
+        drop(file);
+        self.with(|core| core.kept(seq));
+    }
+}
+
+/// Whether a term and a vote are earlier ones.
+fn is_before(one: &HardState, other: &HardState) -> bool {
+    (one.term, one.vote.is_some()) < (other.term, other.vote.is_some())
 }
 
 /// A term that fell, or a second vote in one, could elect two primaries.

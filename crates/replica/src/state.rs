@@ -46,6 +46,8 @@ pub struct StateFile {
     path: PathBuf,
     /// As the file has it.
     pub state: DurableState,
+    /// Term and vote of the units up to this one were kept before their turn.
+    pub early: u64,
 }
 
 impl StateFile {
@@ -61,7 +63,7 @@ impl StateFile {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => DurableState::default(),
             Err(error) => return Err(failed("reading", &path, &error)),
         };
-        Ok(StateFile { path, state })
+        Ok(StateFile { path, state, early: 0 })
     }
 
     /// Writes the state; it survives a crash of the machine when this returns.

@@ -57,6 +57,10 @@ impl Role for Mongod {
         commands::TABLE.find(name)
     }
 
+    fn is_locked(&self) -> bool {
+        self.0.engine().write_lock_count() > 0
+    }
+
     fn check(&self, request: &Request<'_>) -> Result<()> {
         check::cluster_time_seen(&self.0, request)?;
         check::concerns(&self.0, request)

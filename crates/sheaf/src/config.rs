@@ -26,6 +26,8 @@ pub struct Settings {
     pub fork: Option<bool>,
     pub pidfilepath: Option<PathBuf>,
     pub repl_set: Option<String>,
+    /// Whether it is the file that names it: there the option has another name.
+    pub repl_set_in_file: Option<bool>,
     pub cluster_role: Option<ClusterRole>,
     pub config_db: Option<String>,
     pub local_threshold: Option<u32>,
@@ -112,6 +114,7 @@ impl Settings {
             fork,
             pidfilepath,
             repl_set,
+            repl_set_in_file,
             cluster_role,
             config_db,
             local_threshold,
@@ -304,6 +307,7 @@ fn apply(settings: &mut Settings, path: &str, value: &Value) -> Result<(), Strin
                 return Err(format!("BadValue: {path} must not contain a '/' character"));
             }
             settings.repl_set = Some(name);
+            settings.repl_set_in_file = Some(true);
         }
         "replication.enableMajorityReadConcern" => majority_read_concern(boolean(path, value)?)?,
         "replication.oplogSizeMB" => settings.oplog_size_mb = Some(integer(path, value)?),

@@ -426,6 +426,7 @@ impl ServerFlags {
         Ok(Settings {
             dbpath: self.dbpath.clone(),
             repl_set: self.repl_set.clone(),
+            repl_set_in_file: self.repl_set.is_some().then_some(false),
             cluster_role,
             oplog_size_mb: self.oplog_size,
             oplog_min_retention_hours: self.oplog_min_retention_hours,

@@ -2,7 +2,7 @@
 //! is shown, and with `--cut-log` set aside.
 
 use std::io::Write as _;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -32,6 +32,7 @@ fn run(flags: &RepairFlags) -> Result<ExitCode, String> {
     if !flags.dbpath.join("data").is_dir() {
         return Err(format!("{} is no data folder", flags.dbpath.display()));
     }
+    check_owner(&flags.dbpath)?;
     let member = Replica::check_alone(&flags.dbpath).is_err();
     if member && !flags.skip.is_empty() && !flags.member_may_differ {
         return Err("This folder is a member's of a replica set. Without the operation its data would differ from the \
@@ -51,6 +52,7 @@ fn run(flags: &RepairFlags) -> Result<ExitCode, String> {
         clock_micros: std::sync::Arc::new(|| sheaf_front::front::Clock.now_micros()),
         ..Options::new(&flags.dbpath)
     };
+    let had_log = std::fs::read_dir(flags.dbpath.join("log")).is_ok_and(|mut files| files.next().is_some());
     let done = if flags.cut_log {
         sheaf_storage::cut_log(options)
     } else {
@@ -76,6 +78,10 @@ fn run(flags: &RepairFlags) -> Result<ExitCode, String> {
         println!("left out {} ({}){along}", skipped.id, skipped.summary());
     }
     let Some(failed) = done.failed else {
+        if flags.cut_log && !had_log {
+            println!("A new log begins behind entry {}, without what was in the old one.", done.last.index);
+            return Ok(ExitCode::SUCCESS);
+        }
         show_end(&done, flags);
         return Ok(ExitCode::SUCCESS);
     };
@@ -88,6 +94,20 @@ fn run(flags: &RepairFlags) -> Result<ExitCode, String> {
         println!("Nothing was changed: the folder is as it was before this command.");
     }
     Ok(ExitCode::from(FOUND))
+}
+
+/// What a repair makes belongs to who runs it, and the server's user must be able to read it.
+fn check_owner(folder: &Path) -> Result<(), String> {
+    let owner = std::fs::metadata(folder).map_err(|error| format!("{}: {error}", folder.display()))?.uid();
+    let user = rustix::process::geteuid().as_raw();
+    if owner == user {
+        return Ok(());
+    }
+    Err(format!(
+        "{} belongs to user {owner}, and this is user {user}: run this as that user (sudo -u '#{owner}' sheaf repair ...), so that the \
+         server can read what is made",
+        folder.display()
+    ))
 }
 
 fn show_end(done: &Repaired, flags: &RepairFlags) {

@@ -120,6 +120,7 @@ pub async fn live(
         "host": &sheaf_front::front::hostname(),
     };
     log::info("CONTROL", log::ids::STARTING, "initandlisten", "Sheaf router starting", Some(attributes));
+    crate::process::announce(router.front());
     if let Err(error) = sheaf_front::guard::start(router.front(), crate::allocator::HOOKS, |_| {}) {
         let attributes = sheaf_bson::doc! { "error": &error.to_string() };
         let text = "Cannot watch the memory of the process";

@@ -10,6 +10,9 @@ use sheaf_errors::{Code, Error, Result, bail};
 /// Version of the folder's layout.
 const FORMAT: u32 = 3;
 
+/// The file that says so.
+const FORMAT_NAME: &str = "sheaf.format";
+
 /// A file that nobody reads, which keeps room for what opening the folder writes.
 const SPARE: &str = "sheaf.spare";
 
@@ -50,6 +53,45 @@ pub(crate) fn folder_error(what: &str, path: &Path, error: &std::io::Error) -> E
     Error::new(code, format!("{what} in data folder {} failed: {error}", path.display()))
 }
 
+/// Refuses a folder that is none of ours, before anything is made in it: one with `data` in it, of which the most likely is that this is the
+/// data folder.
+fn check_is_ours(path: &Path) -> Result<()> {
+    let data = path.join("data");
+    let holds = |name: &str| data.join(name).exists();
+    if path.join(FORMAT_NAME).exists() || !data.is_dir() {
+        return Ok(());
+    }
+    if holds(FORMAT_NAME) {
+        bail!(
+            Code::UNSUPPORTED_FORMAT,
+            "{} is no data folder, but has one in it: {}",
+            path.display(),
+            data.display()
+        );
+    }
+    if holds("CURRENT") {
+        bail!(
+            Code::UNSUPPORTED_FORMAT,
+            "{} is no data folder, or not all of one: {FORMAT_NAME} is missing",
+            path.display()
+        );
+    }
+    Ok(())
+}
+
+/// Refuses a folder that this user may not read, as after somebody else has started a server on it.
+pub(crate) fn check_readable(path: &Path) -> Result<()> {
+    let current = path.join("data").join("CURRENT");
+    match File::open(&current) {
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => bail!(
+            Code::FILE_OPEN_FAILED,
+            "{} cannot be read by this user: all files of a data folder have to be those of the user who runs the server (chown -R)",
+            current.display()
+        ),
+        _ => Ok(()),
+    }
+}
+
 /// Takes `sheaf.lock`; the lock lasts as long as the file is open.
 pub(crate) fn lock(path: &Path) -> Result<File> {
     if !path.is_dir() {
@@ -59,6 +101,7 @@ pub(crate) fn lock(path: &Path) -> Result<File> {
             path.display()
         );
     }
+    check_is_ours(path)?;
     let name = path.join("sheaf.lock");
     let mut file = File::options()
         .create(true)
@@ -86,7 +129,7 @@ pub(crate) fn lock(path: &Path) -> Result<File> {
 
 /// Refuses a folder that a newer version has made; a new one gets the version's number.
 pub(crate) fn check_format(path: &Path) -> Result<()> {
-    let name = path.join("sheaf.format");
+    let name = path.join(FORMAT_NAME);
     match fs::read_to_string(&name) {
         // The power was lost while it was made, and nothing was written before it.
         Ok(text) if text.is_empty() => write_format(path, &name),

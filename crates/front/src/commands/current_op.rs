@@ -71,10 +71,15 @@ impl<'a> Command<'a, Request<'a>> for CurrentOp<'a> {
                 matching.push(operation);
             }
         }
-        Ok(Reply::ok().with_array("inprog", |inprog| {
+        let reply = Reply::ok().with_array("inprog", |inprog| {
             matching.iter().for_each(|operation| {
                 inprog.push_raw_document(operation.as_bytes());
             });
-        }))
+        });
+        if !op.role.is_locked() {
+            return Ok(reply);
+        }
+        let info = "use db.fsyncUnlock() to terminate the fsync write/snapshot lock";
+        Ok(reply.with("fsyncLock", true).with("info", info))
     }
 }

@@ -43,6 +43,8 @@ ids! {
     BECAME_PRIMARY = 21331;
     /// This member has another state in its set.
     MEMBER_STATE_CHANGED = 21358;
+    /// The options that were given.
+    OPTIONS = 21951;
     /// `replSetStepDown` was asked for.
     STEPPING_DOWN = 21579;
     /// A rollback begins.
@@ -83,6 +85,8 @@ ids! {
     SHUTTING_DOWN = 23138;
     /// A signal came that ends the process.
     SIGNAL_RECEIVED = 23377;
+    /// Which version this is.
+    BUILD_INFO = 23403;
     /// What a client has told about itself.
     CLIENT_METADATA = 51800;
     /// An operation was slow.

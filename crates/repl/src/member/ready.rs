@@ -28,6 +28,25 @@ impl Member {
         self.refused_since.get_or_insert(self.now);
     }
 
+    /// Term and vote of the units up to `seq` are durable, before their turn: the log refuses what comes before them. A vote may be
+    /// told then. It was given by the log as it will be, which has more than what a crash would leave; of that nothing was promised.
+    pub fn kept(&mut self, seq: u64) {
+        self.check_reported(seq);
+        let mut votes = Vec::new();
+        for pending in self.pending.iter_mut().take_while(|pending| pending.seq <= seq) {
+            let told = pending.messages.extract_if(.., |message| is_vote(message));
+            votes.extend(told);
+        }
+        for vote in votes {
+            self.send_raft(vote);
+        }
+    }
+
+    /// Whether the log refuses what is to be written.
+    pub fn is_refused(&self) -> bool {
+        self.refused_since.is_some()
+    }
+
     /// Everything up to `seq` is in the log.
     pub fn written(&mut self, seq: u64) {
         self.check_reported(seq);
@@ -500,6 +519,11 @@ impl Member {
             }
         }
     }
+}
+
+/// A vote that is given: it rests on the term and the vote that are kept, and on nothing else that is to be written.
+fn is_vote(message: &RaftMessage) -> bool {
+    message.get_msg_type() == MessageType::MsgRequestVoteResponse
 }
 
 /// Messages that promise nothing, so that they need not wait for the disk: a slow disk must not look like a

@@ -177,6 +177,18 @@ fn parameters(settings: &Settings) -> Vec<(String, String)> {
     flags.map(|(name, value)| (name.to_owned(), value)).chain(settings.parameters.iter().cloned()).collect()
 }
 
+/// Says in the log which version this is, and what options it was given.
+pub fn announce(front: &Front) {
+    use sheaf_front::version::{COMPATIBLE, OWN};
+    let build = sheaf_bson::doc! {
+        "buildInfo": { "version": COMPATIBLE, "gitVersion": &*format!("sheaf-{OWN}"), "sheafVersion": OWN }
+    };
+    log::info("CONTROL", log::ids::BUILD_INFO, "initandlisten", "Build Info", Some(build));
+    let options = sheaf_bson::doc! { "options": front.options.parsed.as_raw() };
+    let text = "Options set by command line";
+    log::info("CONTROL", log::ids::OPTIONS, "initandlisten", text, Some(options));
+}
+
 /// Says in the log why the server ends.
 pub fn fatal(component: &str, id: i32, context: &str, text: &str, attributes: sheaf_bson::DocBuf) {
     log::write(log::Severity::Error, component, id, context, text, Some(&attributes));

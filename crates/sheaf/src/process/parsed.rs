@@ -148,7 +148,9 @@ fn net(settings: &Settings, given: &mut Given) {
 /// Replica sets and clusters.
 fn sharing(settings: &Settings, given: &mut Given) {
     given.int("replication.oplogSizeMB", settings.oplog_size_mb);
-    given.put("replication.replSet", settings.repl_set.as_deref());
+    let in_file = settings.repl_set_in_file == Some(true);
+    let name = if in_file { "replication.replSetName" } else { "replication.replSet" };
+    given.put(name, settings.repl_set.as_deref());
     given.int("replication.localPingThresholdMs", settings.local_threshold);
     given.put("sharding.clusterRole", settings.cluster_role.map(|role| role.name()));
     given.put("sharding.configDB", settings.config_db.as_deref());
@@ -226,7 +228,7 @@ setParameter: {b.c: 1, a: true}
         let expected = concat!(
             r#"{"net":{"bindIp":"*","maxIncomingConnections":200,"port":27018,"unixDomainSocket":{"enabled":false}},"#,
             r#""operationProfiling":{"mode":"all","slowOpThresholdMs":20},"#,
-            r#""replication":{"oplogSizeMB":990,"replSet":"rs"},"setParameter":{"a":"true","b.c":"1"},"#,
+            r#""replication":{"oplogSizeMB":990,"replSetName":"rs"},"setParameter":{"a":"true","b.c":"1"},"#,
             r#""storage":{"dbPath":"/data","journal":{"commitIntervalMs":50},"wiredTiger":{"engineConfig":{"cacheSizeGB":1.5}}},"#,
             r#""systemLog":{"verbosity":1}}"#,
         );

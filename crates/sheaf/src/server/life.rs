@@ -74,6 +74,7 @@ fn announce(node: &Node) {
         "host": &sheaf_front::front::hostname(),
     };
     log::info("CONTROL", log::ids::STARTING, "initandlisten", "Sheaf starting", Some(attributes));
+    crate::process::announce(node.front());
 }
 
 fn open(node: &Arc<Node>, settings: &Settings) -> Result<Engine, u8> {

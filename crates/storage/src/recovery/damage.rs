@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use sheaf_errors::{Code, Error, Result};
 use sheaf_log::{Damage, Log, Mending, Recovered};
 
+use super::missing;
 use super::rollback::file_time;
 use crate::folder::{file_error, sync};
 use crate::oplog::damaged::DamagedLog;
@@ -41,6 +42,7 @@ pub(super) fn open_log(
         let in_part = in_part && mending.is_without(flushed.index);
         let mut aside = None;
         if repair.cuts_log() {
+            missing::expect(&options.path)?;
             let folder = new_folder(options)?;
             mending.carry_out(&folder).map_err(log_open_error)?;
             tracing::warn!(%damage, aside = %folder.display(), "mended the log");

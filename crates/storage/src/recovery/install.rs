@@ -11,6 +11,7 @@ use std::path::Path;
 use rocksdb::WriteBatch;
 use sheaf_errors::{Code, Result, bail};
 
+use super::missing;
 use crate::db::Db;
 use crate::definitions::command::drop_command;
 use crate::definitions::stored::load_catalog;
@@ -51,6 +52,8 @@ pub(crate) fn install_in_steps(folder: &Path, step: &mut dyn FnMut()) -> Result<
         write_durably(&folder.join(COPIED), b"")?;
         step();
         stable::discard(folder)?;
+        step();
+        missing::expect(folder)?;
         step();
         // The log first: without it, the old data are merely old.
         for old in [&log, &data] {

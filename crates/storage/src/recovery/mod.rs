@@ -4,6 +4,7 @@
 //!
 //! - [`open`]: the folder, from its lock to an engine;
 //! - [`damage`]: a log that is damaged, and what of it can be kept;
+//! - [`missing`]: a log that is not there;
 //! - [`install`]: another member's data taken into use before that;
 //! - [`reconcile`]: files that RocksDB had flushed by itself;
 //! - [`rekey`]: keys as an earlier version wrote them;
@@ -12,6 +13,7 @@
 
 pub(crate) mod damage;
 pub(crate) mod install;
+mod missing;
 mod open;
 mod reconcile;
 mod rekey;

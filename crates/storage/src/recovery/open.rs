@@ -7,8 +7,8 @@ use std::sync::Arc;
 use sheaf_errors::{Code, Result, bail};
 
 use super::damage::open_log;
-use super::install;
 use super::rekey::rekey;
+use super::{install, missing};
 use crate::apply::hold_prepared;
 use crate::base::Base;
 use crate::build;
@@ -30,6 +30,7 @@ const OLD_LOG: &str = "log.old";
 
 /// Removes a log that is in the data files: as one step, for a part of it would be a damaged one.
 fn remove_log(folder: &Path, log: &Path) -> Result<()> {
+    missing::expect(folder)?;
     let old = folder.join(OLD_LOG);
     fs::rename(log, &old).map_err(|e| file_error("moving", log, &e))?;
     sync(folder)?;
@@ -45,6 +46,7 @@ impl Core {
         build::clear_folder(&options.path)?;
         install::finish_install(&options.path)?;
         stable::finish_rollback(&options.path)?;
+        folder::check_readable(&options.path)?;
         let db = Arc::new(Db::open(&options.path.join("data"), &options)?);
         install::forget_local(&options.path, &db)?;
         rekey(&db)?;
@@ -69,13 +71,16 @@ impl Core {
             let mut log_options = sheaf_log::Options::new(&log_dir);
             log_options.retain_bytes = options.oplog_bytes;
             log_options.segment_bytes = (options.oplog_bytes / 16).clamp(1 << 20, 64 << 20);
+            missing::check(&options, &log_dir, applied.index)?;
             let (log, recovered) = open_log(&options, &log_options, applied, ahead.is_some())?;
+            missing::is_there(&options.path)?;
             if recovered.cut_bytes > 0 {
                 tracing::info!(bytes = recovered.cut_bytes, "cut an unfinished entry off the end of the log");
             }
             copies.check_log(log.stats().first_index)?;
             Some(Arc::new(log))
         } else {
+            missing::expect(&options.path)?;
             None
         };
         // The log syncs the names in its own folder, RocksDB those in its own: theirs are synced here, before anything in

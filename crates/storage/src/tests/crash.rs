@@ -126,6 +126,49 @@ fn without_a_journal_a_flush_makes_writes_last() {
 }
 
 #[test]
+fn a_log_that_is_not_there_is_missed() {
+    let (dir, engine) = fresh();
+    insert(&engine, C, &doc! { "_id": 1 }).unwrap();
+    engine.checkpoint().unwrap();
+    insert(&engine, C, &doc! { "_id": 2 }).unwrap();
+    let copy = crash_copy(dir.path());
+    drop(engine);
+    std::fs::remove_dir_all(copy.path().join("log")).unwrap();
+    for _ in 0..2 {
+        let error = Engine::open(options(copy.path())).map(drop).unwrap_err();
+        assert_eq!(error.code(), Code::CHECKSUM_MISMATCH);
+        assert!(
+            error.message().contains("the log is missing") && error.message().contains("--cut-log"),
+            "{error}"
+        );
+    }
+    // A repair begins it anew, without what was in it alone.
+    crate::cut_log(options(copy.path())).unwrap();
+    let engine = open(copy.path());
+    assert_eq!(all(&engine, C).len(), 1);
+    insert(&engine, C, &doc! { "_id": 3 }).unwrap();
+    drop(engine);
+    assert_eq!(all(&open(copy.path()), C).len(), 2);
+}
+
+#[test]
+fn a_folder_around_a_data_folder_is_none() {
+    let outer = tempfile::tempdir().unwrap();
+    let data = outer.path().join("data");
+    std::fs::create_dir(&data).unwrap();
+    let engine = open(&data);
+    create(&engine, C, doc! {});
+    drop(engine);
+    let error = Engine::open(options(outer.path())).map(drop).unwrap_err();
+    assert!(error.message().contains(&data.display().to_string()), "{error}");
+    let names: Vec<_> =
+        std::fs::read_dir(outer.path()).unwrap().map(|item| item.unwrap().file_name()).collect();
+    assert_eq!(names, ["data"], "nothing was made");
+    std::fs::remove_file(data.join("sheaf.format")).unwrap();
+    assert!(Engine::open(options(&data)).is_err(), "not all of one");
+}
+
+#[test]
 fn after_a_failed_disk_reads_go_on() {
     let (_dir, engine) = fresh();
     insert(&engine, C, &doc! { "_id": 1 }).unwrap();

@@ -93,6 +93,30 @@ fn a_primary_whose_disk_takes_nothing_hands_over() {
 }
 
 #[test]
+fn a_member_whose_log_takes_nothing_votes() {
+    let mut set = three();
+    set.run(10_000);
+    set.node(1).stands_still = true;
+    let at = set.propose(0);
+    set.settle();
+    set.member(1).refused();
+    set.cut(0);
+    set.run(60_000);
+    assert_eq!(set.primary(), None, "what may be forgotten is not told");
+    for _ in 0..200 {
+        if let Some(seq) = set.node(1).to_keep {
+            set.member(1).kept(seq);
+        }
+        set.run(100);
+    }
+    assert_eq!(set.primary(), Some(2));
+    assert!(set.member(2).log().last > at.index);
+    // What it has not written it has not told.
+    let waiter = set.write(2, WriteConcern::majority());
+    assert_eq!(set.outcome(2, waiter), None);
+}
+
+#[test]
 fn a_primary_short_of_room_hands_over_to_a_member_that_has_some() {
     let mut set = three();
     set.run(10_000);

@@ -32,8 +32,10 @@ struct Node {
     fetch: Option<(u64, u64, u64)>,
     /// What it asks its disk for is read at once.
     reads: bool,
-    /// Its disk takes nothing.
+    /// Its disk takes nothing...
     stands_still: bool,
+    /// ...of which this unit is the last with a term or a vote.
+    to_keep: Option<u64>,
 }
 
 /// A set whose members are named m0, m1, ...
@@ -91,6 +93,7 @@ impl Set {
             fetch: None,
             reads: false,
             stands_still: false,
+            to_keep: None,
         };
         self.nodes.insert(host(number), node);
     }
@@ -174,7 +177,11 @@ impl Set {
         let node = self.nodes.get_mut(host).unwrap();
         match effect {
             Effect::Send { host: to, envelope } => self.messages.push_back((host.clone(), to, envelope)),
-            Effect::Persist(_) if node.stands_still => {}
+            Effect::Persist(persist) if node.stands_still => {
+                if persist.hard_state.is_some() {
+                    node.to_keep = Some(persist.seq);
+                }
+            }
             Effect::Persist(persist) => {
                 if let Some(rollback) = persist.rollback {
                     node.log.truncate(rollback.keep.index as usize);

@@ -1,6 +1,7 @@
 //! RocksDB as this crate uses it: one database, four column families, no write-ahead log of its own.
 //!
 //! - [`direct`]: whether files can be written past the page cache;
+//! - [`iter`]: iterators, and the documents that their values refer to;
 //! - [`gaps`]: stretches of deleted keys, which seeks need not walk over again;
 //! - [`sink`]: where changes of keys go;
 //! - [`listener`]: what RocksDB tells of its flushes and errors;
@@ -9,6 +10,7 @@
 
 mod direct;
 mod gaps;
+mod iter;
 mod listener;
 mod manifest;
 pub(crate) mod sink;
@@ -20,8 +22,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rocksdb::{
     BlockBasedIndexType, BlockBasedOptions, Cache, ColumnFamily, ColumnFamilyDescriptor, DB,
-    DBCompressionType, DBPinnableSlice, DBRawIterator, IngestExternalFileOptions, IteratorMode,
-    LruCacheOptions, ReadOptions, Snapshot, WriteBatch, WriteBatchIteratorCf, WriteOptions,
+    DBCompressionType, DBPinnableSlice, IngestExternalFileOptions, IteratorMode, LruCacheOptions,
+    ReadOptions, Snapshot, WriteBatch, WriteBatchIteratorCf, WriteOptions,
 };
 use self_cell::self_cell;
 use sheaf_bson::RawDoc;
@@ -31,6 +33,7 @@ use crate::keys::catalog_key;
 use crate::options::Options;
 use gaps::Gaps;
 pub(crate) use gaps::Way;
+pub(crate) use iter::IterCell;
 use listener::{Events, listen};
 use values::{Families, Gone, LEAST_BYTES, Pin, Reference, Stored, Values};
 
@@ -501,81 +504,5 @@ impl SnapshotCell {
         let mut options = ReadOptions::default();
         options.set_snapshot(self.borrow_dependent());
         options
-    }
-}
-
-self_cell!(
-    struct Iter {
-        owner: Arc<Db>,
-        #[covariant]
-        dependent: DBRawIterator,
-    }
-);
-
-/// A RocksDB iterator that keeps its database open. It stays valid after the snapshot that it was made from has gone.
-pub(crate) struct IterCell {
-    iter: Iter,
-    cf: Cf,
-    /// The document that the iterator's value refers to, if `refers`.
-    document: Vec<u8>,
-    refers: bool,
-    _pin: Pin,
-}
-
-impl IterCell {
-    /// `pin` is that of the snapshot in the options; without one, it was taken before.
-    pub fn open(db: &Arc<Db>, cf: Cf, options: ReadOptions, pin: Pin) -> IterCell {
-        let iter = Iter::new(db.clone(), |db| db.db.raw_iterator_cf_opt(db.cf(cf), options));
-        IterCell { iter, cf, document: Vec::new(), refers: false, _pin: pin }
-    }
-
-    /// The key on which it stands.
-    pub fn key(&self) -> Option<&[u8]> {
-        self.iter.borrow_dependent().key()
-    }
-
-    /// The value on which it stands: of a record, the document, wherever it is.
-    pub fn value(&self) -> Option<&[u8]> {
-        if self.refers { Some(&self.document) } else { self.iter.borrow_dependent().value() }
-    }
-
-    /// Whether it stands on a record whose document is elsewhere, and cannot be read there.
-    pub fn refers_in_vain(&self) -> bool {
-        !self.refers && self.cf == Cf::Records && self.value().and_then(Reference::read).is_some()
-    }
-
-    /// Goes to the first entry of the way at or behind `key`, but not through [`gaps`]; `exclusive`: the key itself is not wanted, and
-    /// may be found all the same. False when there is none, an error when a read failed.
-    pub fn seek(&mut self, way: &Way<'_>, key: &[u8], exclusive: bool) -> Result<bool> {
-        let beyond = self.iter.borrow_owner().gaps.beyond(way, key, exclusive);
-        let from = beyond.as_deref().unwrap_or(key);
-        let began = Gaps::look();
-        let found = self.step(|iter| if way.forward { iter.seek(from) } else { iter.seek_for_prev(from) })?;
-        let db = self.iter.borrow_owner();
-        if began.is_some_and(|began| db.gaps.is_to_learn(began.elapsed())) {
-            db.gaps.learn(db, way, from, exclusive || beyond.is_some());
-        }
-        Ok(found)
-    }
-
-    /// Moves the iterator; false when it left its range, an error when a read failed.
-    pub fn step(&mut self, step: impl FnOnce(&mut DBRawIterator<'_>)) -> Result<bool> {
-        let (cf, document) = (self.cf, &mut self.document);
-        self.refers = false;
-        let refers = &mut self.refers;
-        self.iter.with_dependent_mut(|db, iter| {
-            step(iter);
-            if !iter.valid() {
-                return iter.status().map(|()| false).map_err(io_error);
-            }
-            if cf == Cf::Records
-                && db.values.any()
-                && let Some(reference) = iter.value().and_then(Reference::read)
-            {
-                db.values.read(&reference, document)?;
-                *refers = true;
-            }
-            Ok(true)
-        })
     }
 }

@@ -134,8 +134,7 @@ impl Merged {
     }
 
     fn step_below(&mut self) -> Result<bool> {
-        let forward = self.forward;
-        self.cell.step(|iter| if forward { iter.next() } else { iter.prev() })
+        self.cell.advance(self.forward)
     }
 
     /// Moves on from the entry given.

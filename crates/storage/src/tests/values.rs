@@ -462,3 +462,120 @@ fn writers_are_not_far_ahead_of_the_disk() {
         );
     });
 }
+
+/// Documents that are read ahead, with others among them: small ones, one that is read alone, ones that were changed or removed.
+fn for_scans(engine: &Engine) -> BTreeMap<i32, Vec<u8>> {
+    create(engine, C, doc! {});
+    let mut random = StdRng::seed_from_u64(9);
+    let mut documents: Vec<DocBuf> = (0..600)
+        .map(|id| {
+            let bytes = match id {
+                150..170 => 100,
+                250 => 400 << 10,
+                400.. if id % 3 == 0 => 200,
+                _ => 9000 + id as usize * 5,
+            };
+            large(id, bytes, &mut random)
+        })
+        .collect();
+    insert_all(engine, &documents);
+    let put = |id: i32, new: Option<&DocBuf>| {
+        let mut unit = engine.write(GO_ON);
+        assert!(change(&mut unit, C, id, new).unwrap());
+        unit.commit().unwrap();
+    };
+    for id in (0..600).step_by(41) {
+        documents[id] = large(id as i32, if id % 2 == 0 { 12 << 10 } else { 50 }, &mut random);
+        put(id as i32, Some(&documents[id]));
+    }
+    documents.retain(|document| {
+        let id = document.as_raw().get("_id").and_then(|id| id.as_exact_i64()).unwrap() as i32;
+        let stays = id % 23 != 5;
+        if !stays {
+            put(id, None);
+        }
+        stays
+    });
+    let id =
+        |document: &DocBuf| document.as_raw().get("_id").and_then(|id| id.as_exact_i64()).unwrap() as i32;
+    documents.iter().map(|document| (id(document), document.as_bytes().to_vec())).collect()
+}
+
+#[test]
+fn a_scan_that_reads_ahead_gives_what_is_there() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = Engine::open(small_log(dir.path())).unwrap();
+    let expected = for_scans(&engine);
+    let view = engine.view().unwrap();
+    let collection = view.collection(C).unwrap();
+    assert!(contents(&view) == expected);
+    // In pieces, and from places that are behind where the iterator has been.
+    let mut random = StdRng::seed_from_u64(10);
+    let all = || view.records(collection, Range::ALL, Direction::Forward).unwrap();
+    for _ in 0..20 {
+        let (mut cursor, mut found) = (all(), BTreeMap::new());
+        loop {
+            let steps = random.random_range(1..200);
+            let went = (0..steps).take_while(|_| {
+                let more = cursor.next().unwrap();
+                if more {
+                    let id = cursor.doc().get("_id").and_then(|id| id.as_exact_i64()).unwrap() as i32;
+                    assert!(found.insert(id, cursor.bytes().to_vec()).is_none(), "{id} came twice");
+                }
+                more
+            });
+            if went.count() < steps {
+                break;
+            }
+            if random.random() {
+                let position = cursor.save();
+                let restored = crate::RecordCursor::restore(
+                    &view,
+                    collection,
+                    Range::ALL,
+                    Direction::Forward,
+                    &position,
+                );
+                cursor = restored.unwrap();
+            } else {
+                let key = cursor.key().to_vec();
+                assert!(cursor.seek(&key).unwrap());
+                assert_eq!(cursor.key(), key);
+            }
+        }
+        assert!(found == expected);
+    }
+    // The other way.
+    let mut cursor = view.records(collection, Range::ALL, Direction::Backward).unwrap();
+    for bytes in expected.values().rev() {
+        assert!(cursor.next().unwrap() && cursor.bytes() == bytes);
+    }
+    assert!(!cursor.next().unwrap());
+}
+
+#[test]
+fn a_scan_that_reads_ahead_comes_as_far_as_it_can() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = Engine::open(small_log(dir.path())).unwrap();
+    let expected = for_scans(&engine);
+    let bad = 121;
+    let view = engine.view().unwrap();
+    let collection = view.collection(C).unwrap();
+    let full = full_key(collection.ident, &collection.record_key(bad.into()).unwrap());
+    let found = engine.core().base.db.get_unresolved(Cf::Records, &full).unwrap().unwrap();
+    let reference = Reference::read(&found).unwrap();
+    let path = dir.path().join(format!("data/{:010}.values", reference.file));
+    let file = std::fs::OpenOptions::new().write(true).open(path).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, b"?", u64::from(reference.offset) + 3000).unwrap();
+    let mut cursor = view.records(collection, Range::ALL, Direction::Forward).unwrap();
+    for (id, bytes) in expected.range(..bad) {
+        assert!(cursor.next().unwrap() && cursor.bytes() == bytes, "{id}");
+    }
+    assert_eq!(cursor.next().map(drop).unwrap_err().code(), Code::CHECKSUM_MISMATCH);
+    assert_eq!(cursor.unreadable(), Some(&full[4..]));
+    // And goes on behind it.
+    for (id, bytes) in expected.range(bad + 1..) {
+        assert!(cursor.next().unwrap() && cursor.bytes() == bytes, "{id}");
+    }
+    assert!(!cursor.next().unwrap());
+}

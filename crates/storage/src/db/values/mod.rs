@@ -18,8 +18,10 @@
 //! - [`reference`]: what stands in a document's place;
 //! - [`rows`]: what is on record of files;
 //! - [`place`]: from a commit's payload to its place in the log;
-//! - [`retired`]: files that go.
+//! - [`retired`]: files that go;
+//! - [`ahead`]: what a scan is about to come to.
 
+mod ahead;
 mod place;
 mod reference;
 mod retired;
@@ -40,6 +42,7 @@ use sheaf_log::ReadFiles;
 
 use crate::folder::file_error;
 use crate::order::{Mutex, rank};
+pub(crate) use ahead::{Ahead, Next};
 pub(crate) use place::{LEAST_BYTES, Spot};
 pub(crate) use reference::{Reference, offset_in};
 use retired::Retired;
@@ -146,9 +149,7 @@ impl Values {
     /// Errors: `ChecksumMismatch`.
     pub fn read(&self, reference: &Reference, bytes: &mut Vec<u8>) -> Result<()> {
         bytes.resize(reference.length as usize, 0);
-        let path = || self.path(reference.file);
-        let (file, offset) = (u64::from(reference.file), u64::from(reference.offset));
-        match self.read.read(file, || File::open(path()), bytes, offset) {
+        match self.read_stretch(reference.file, u64::from(reference.offset), bytes) {
             Ok(()) if reference.fits(bytes) => Ok(()),
             Ok(()) => Err(self.damaged(reference, "is not what was written")),
             Err(error) if error.kind() == ErrorKind::UnexpectedEof => {
@@ -157,8 +158,13 @@ impl Values {
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 Err(self.damaged(reference, "is not there: the file is missing"))
             }
-            Err(error) => Err(file_error("reading", &path(), &error)),
+            Err(error) => Err(file_error("reading", &self.path(reference.file), &error)),
         }
+    }
+
+    /// Fills `bytes` from a place in a file, whatever is there.
+    fn read_stretch(&self, file: u32, offset: u64, bytes: &mut [u8]) -> std::io::Result<()> {
+        self.read.read(u64::from(file), || File::open(self.path(file)), bytes, offset)
     }
 
     fn damaged(&self, reference: &Reference, what: &str) -> Error {

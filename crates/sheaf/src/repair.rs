@@ -161,7 +161,7 @@ fn show_damage(damaged: &DamagedLog) {
         ),
         (Some(since), None) => {
             println!(
-                "lost       what was written after {}: nothing of it can be read or counted",
+                "lost       what was written after {}, if anything was: nothing of it can be read or counted",
                 time(since)
             );
         }

@@ -82,14 +82,19 @@ struct Beside {
     has: usize,
 }
 
-/// So many read ahead at a time, in the whole process: what that takes is a few megabytes then.
+/// So many for each processor read ahead at a time, and in the whole process: what each takes is up to 4 MB, which nobody counts.
+const TURNS_EACH: usize = 2;
+const TURNS_MOST: usize = 16;
+
+/// The right to read ahead.
 struct Turn;
 
 static TURNS: AtomicUsize = AtomicUsize::new(0);
 
 impl Turn {
     fn take() -> Option<Turn> {
-        let most = 2 * std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        let most = (TURNS_EACH * processors).min(TURNS_MOST);
         let taken = TURNS
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, |taken| (taken < most).then_some(taken + 1));
         taken.is_ok().then_some(Turn)

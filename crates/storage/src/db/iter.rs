@@ -33,7 +33,7 @@ pub(crate) struct IterCell {
 }
 
 /// After so many documents that were read one by one, those behind them are read ahead.
-const AHEAD_AFTER: u32 = 64;
+const AHEAD_AFTER: u32 = 32;
 
 impl IterCell {
     /// `pin` is that of the snapshot in the options; without one, it was taken before.

@@ -17,9 +17,9 @@ use crate::db::Db;
 
 /// Documents of a run: of the first, and the most, to which they double.
 const FIRST_DOCUMENTS: usize = 8;
-const MOST_DOCUMENTS: usize = 32;
+const MOST_DOCUMENTS: usize = 16;
 /// A run ends with the document that makes it so long.
-const RUN_BYTES: usize = 512 << 10;
+const RUN_BYTES: usize = 256 << 10;
 /// A larger document is read alone: runs take memory that is nobody's.
 const DOCUMENT_BYTES: u32 = 256 << 10;
 
@@ -82,7 +82,7 @@ struct Beside {
     has: usize,
 }
 
-/// So many for each processor read ahead at a time, and in the whole process: what each takes is up to 4 MB, which nobody counts.
+/// So many for each processor read ahead at a time, and in the whole process: what each takes is up to 2 MB, which nobody counts.
 const TURNS_EACH: usize = 2;
 const TURNS_MOST: usize = 16;
 

@@ -180,7 +180,7 @@ impl Replica {
             // The log is as it was.
             file.state.hard_state = HardState { commit: known.commit, ..hard_state };
             if let Err(error) = file.save() {
-                tracing::warn!(%error, "term and vote cannot be kept yet");
+                tracing::debug!(%error, "term and vote cannot be kept yet");
                 file.state.hard_state = known;
                 return;
             }

@@ -521,7 +521,7 @@ impl Member {
     }
 }
 
-/// A vote that is given: it rests on the term and the vote that are kept, and on nothing else that is to be written.
+/// A vote, or word that none is given: it rests on the term and the vote that are kept, and on nothing else that is to be written.
 fn is_vote(message: &RaftMessage) -> bool {
     message.get_msg_type() == MessageType::MsgRequestVoteResponse
 }

@@ -3,7 +3,6 @@
 //! The iterator goes ahead of its cursor and collects what it finds in runs; the documents of a run that are beside each other in a file are one
 //! read. While the cursor gives those of one run, the thread reads the next two. A document that cannot be read so is read again, alone, when the cursor comes to it.
 
-use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -74,7 +73,7 @@ pub(crate) struct Ahead {
     _turn: Turn,
 }
 
-/// The thread that reads, and the runs that it has. Without a thread, a run is read when it is wanted.
+/// The thread that reads, and how many runs it has.
 struct Beside {
     give: Option<SyncSender<Run>>,
     take: Receiver<Run>,
@@ -214,26 +213,18 @@ impl Run {
 
     /// Reads its documents.
     fn read(&mut self, values: &Values) {
-        let mut stretches = VecDeque::new();
+        let mut stretches: Vec<Stretch> = Vec::new();
         let mut room = 0;
         for (at, entry) in self.entries.iter_mut().enumerate() {
             let Some(reference) = entry.reference.filter(|reference| reference.length <= DOCUMENT_BYTES)
             else {
                 continue;
             };
-            let stretch = match stretches.back_mut() {
-                Some(stretch) if Stretch::takes(stretch, &reference) => stretch,
-                _ => {
-                    stretches.push_back(Stretch {
-                        file: reference.file,
-                        from: reference.offset,
-                        to: reference.offset,
-                        room,
-                        entries: at..at,
-                    });
-                    stretches.back_mut().expect("one was put there")
-                }
-            };
+            if !stretches.last().is_some_and(|stretch| stretch.takes(&reference)) {
+                let (from, to) = (reference.offset, reference.offset);
+                stretches.push(Stretch { file: reference.file, from, to, room, entries: at..at });
+            }
+            let stretch = stretches.last_mut().expect("one was put there");
             let begin = stretch.room + (reference.offset - stretch.from) as usize;
             entry.value = begin..begin + reference.length as usize;
             stretch.to = reference.offset.saturating_add(reference.length);

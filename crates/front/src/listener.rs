@@ -126,9 +126,13 @@ impl Listeners {
     /// Accepts connections until shutdown.
     pub async fn run(mut self, role: Arc<dyn Role>) {
         for listener in std::mem::take(&mut self.tcp) {
+            if let Ok(address) = listener.local_addr() {
+                log_listening(&address.to_string());
+            }
             tokio::spawn(accept_tcp(listener, role.clone()));
         }
         if let Some((listener, path)) = self.unix.take() {
+            log_listening(&path.display().to_string());
             tokio::spawn(accept_unix(listener, path, role.clone()));
         }
         let port = role.front().port.load(Ordering::Relaxed) as i32;
@@ -148,17 +152,12 @@ impl Listeners {
     }
 }
 
+fn log_listening(address: &str) {
+    let attributes = doc! { "address": address };
+    crate::log::info("NETWORK", crate::log::ids::LISTENING_ON, "listener", "Listening on", Some(attributes));
+}
+
 async fn accept_tcp(listener: TcpListener, role: Arc<dyn Role>) {
-    if let Ok(address) = listener.local_addr() {
-        let attributes = doc! { "address": &address.to_string() };
-        crate::log::info(
-            "NETWORK",
-            crate::log::ids::LISTENING_ON,
-            "listener",
-            "Listening on",
-            Some(attributes),
-        );
-    }
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
@@ -181,8 +180,6 @@ async fn accept_tcp(listener: TcpListener, role: Arc<dyn Role>) {
 }
 
 async fn accept_unix(listener: UnixListener, path: PathBuf, role: Arc<dyn Role>) {
-    let attributes = doc! { "address": &path.display().to_string() };
-    crate::log::info("NETWORK", crate::log::ids::LISTENING_ON, "listener", "Listening on", Some(attributes));
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,

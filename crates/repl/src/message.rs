@@ -175,7 +175,7 @@ pub struct Heartbeat {
     pub state: MemberState,
     /// The primary that the sender knows.
     pub primary: Option<u64>,
-    /// Whether the sender would take over as primary.
+    /// Whether the sender would take over as primary, once its disk has what is on its way there.
     pub electable: bool,
     /// Whether the sender copies its data from another member now.
     pub syncing: bool,

@@ -162,16 +162,21 @@ impl Member {
     /// lost entries which this one has, none of them can win until they got those back. A stand-in takes no
     /// writes, is not shown as primary, and hands over as soon as another can lead.
     fn may_stand_in(&self) -> bool {
-        let Some(raft) = &self.raft else { return false };
-        let log = &raft.raft.raft_log;
         let votes = self.my_config().is_some_and(|me| me.is_voter() && me.bears_data() && me.priority <= 0.0);
-        votes
-            && self.attempts > 4
+        votes && self.attempts > 4 && self.is_in_order() && self.has_persisted_all()
+    }
+
+    /// Whether its data is of use, and its disk takes more.
+    fn is_in_order(&self) -> bool {
+        self.raft.is_some()
             && !self.syncing
             && self.maintenance == 0
             && !self.is_stalled()
-            && log.persisted == log.last_index()
             && !self.pending.iter().any(|pending| pending.rollback || pending.install)
+    }
+
+    fn has_persisted_all(&self) -> bool {
+        self.raft.as_ref().is_some_and(|raft| raft.raft.raft_log.persisted == raft.raft.raft_log.last_index())
     }
 
     /// Puts off this member's next campaign, as contact with a primary does.
@@ -216,15 +221,15 @@ impl Member {
 
     /// Whether this member would win an election if all others agreed.
     pub fn is_electable(&self) -> bool {
-        let Some(raft) = &self.raft else { return false };
-        let log = &raft.raft.raft_log;
+        self.can_lead() && self.has_persisted_all()
+    }
+
+    /// Whether it would, once its disk has what is on its way there, which is before anybody hears of it: a member that is written to is
+    /// seldom without.
+    pub(super) fn can_lead(&self) -> bool {
         self.my_config().is_some_and(|member| member.is_electable())
             && self.now >= self.frozen_until
-            && !self.syncing
-            && self.maintenance == 0
-            && !self.is_stalled()
-            && log.persisted == log.last_index()
-            && !self.pending.iter().any(|pending| pending.rollback || pending.install)
+            && self.is_in_order()
     }
 
     /// Whether the disk has not taken something for as long as an election time-out, or a tenth of it where it says that it does not.

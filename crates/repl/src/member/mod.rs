@@ -531,7 +531,7 @@ impl Member {
             report: self.report(),
             state: self.state(),
             primary: self.primary(),
-            electable: self.is_electable(),
+            electable: self.can_lead(),
             syncing: self.syncing || self.pending.iter().any(|pending| pending.install),
             short_of_room: self.short_of_room,
             commit: self.commit.index,

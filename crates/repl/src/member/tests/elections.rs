@@ -288,6 +288,26 @@ fn a_member_that_ends_waits_only_for_who_can_follow() {
     assert_eq!(set.primary(), None);
 }
 
+/// Members that are written to always have something on its way to their disks: they can follow all the same.
+#[test]
+fn a_member_that_ends_waits_for_what_is_on_its_way_to_disks() {
+    let mut set = three();
+    set.write(0, WriteConcern::nodes(3));
+    for other in [1, 2] {
+        set.node(other).stands_still = true;
+    }
+    set.propose(0);
+    // Long enough that each has told the others how it is.
+    set.run(3000);
+    set.member(0).hand_over(3000).unwrap();
+    set.settle();
+    assert_eq!(set.node(0).stepped_down, None);
+    set.go_on(1);
+    assert_eq!(set.primary(), Some(1));
+    set.run(100);
+    assert_eq!(set.node(0).stepped_down.take(), Some(Ok(())));
+}
+
 /// When all of a set was down there is nobody to wait for.
 #[test]
 fn a_set_that_starts_again_has_a_primary_soon() {

@@ -36,6 +36,8 @@ struct Node {
     stands_still: bool,
     /// ...of which this unit is the last with a term or a vote.
     to_keep: Option<u64>,
+    /// What it was given meanwhile.
+    held: Vec<Effect>,
 }
 
 /// A set whose members are named m0, m1, ...
@@ -181,6 +183,7 @@ impl Set {
                 if persist.hard_state.is_some() {
                     node.to_keep = Some(persist.seq);
                 }
+                node.held.push(Effect::Persist(persist));
             }
             Effect::Persist(persist) => {
                 if let Some(rollback) = persist.rollback {
@@ -210,6 +213,15 @@ impl Set {
             Effect::Refused { host: from, what, .. } => node.refused.push(format!("{from}: {what}")),
             Effect::CommitPoint(_) | Effect::Role(_) => {}
         }
+    }
+
+    /// A disk that stood still takes what it was given.
+    fn go_on(&mut self, number: usize) {
+        self.node(number).stands_still = false;
+        for effect in std::mem::take(&mut self.node(number).held) {
+            self.perform(&host(number), effect);
+        }
+        self.settle();
     }
 
     /// A write, without letting anybody react to it.

@@ -3,6 +3,7 @@
 use sheaf_errors::{Code, Result, bail};
 use sheaf_exec::write::{Validator, prepare_insert};
 use sheaf_storage::{Collection, Write};
+use sheaf_timeseries::split_buckets;
 
 use super::told::note_keys;
 use super::writes::{
@@ -10,7 +11,9 @@ use super::writes::{
 };
 use crate::args::{Args, Documents};
 use crate::command::*;
-use crate::commands::timeseries::{insert_all, is_measured};
+use crate::commands::timeseries::{
+    buckets_to_fill, check_bucket, insert_all, is_measured, says_measured,
+};
 use crate::op::Operation;
 use crate::reply::Reply;
 
@@ -60,8 +63,12 @@ impl<'a> Command<'a, Operation<'a>> for Insert<'a> {
     fn run(self, op: &Operation<'a>) -> Result<Reply> {
         let count = self.documents.count();
         self.fields.statements.check(count)?;
-        check_writable(op, self.collection)?;
         let namespace = op.namespace(self.collection);
+        // Buckets as they are: what mongorestore writes, once it has made the collection.
+        let whole_buckets = split_buckets(&namespace).is_some() && !says_measured(op);
+        if !whole_buckets {
+            check_writable(op, self.collection)?;
+        }
         if let Some(reply) = self.fields.mismatch(op, &namespace)? {
             return Ok(reply);
         }
@@ -76,7 +83,11 @@ impl<'a> Command<'a, Operation<'a>> for Insert<'a> {
                 inserted = counted.get();
                 outcome
             };
-            let collection = match collection_for_write(op, w, &namespace) {
+            let collection = match whole_buckets {
+                true => buckets_to_fill(w, &namespace),
+                false => collection_for_write(op, w, &namespace),
+            };
+            let collection = match collection {
                 Err(error) if error.code() == Code::COMMAND_NOT_SUPPORTED_ON_VIEW => {
                     match w.collection(&namespace)?.filter(|view| view.is_timeseries()) {
                         Some(view) => return insert_measured(w, &view),
@@ -101,6 +112,9 @@ impl<'a> Command<'a, Operation<'a>> for Insert<'a> {
                     |w, _, doc| {
                         let prepared = prepare_insert(doc, cx.new_object_id, cx.empty_timestamp())?;
                         let doc = prepared.as_ref().map_or(doc, |prepared| prepared.as_raw());
+                        if whole_buckets {
+                            check_bucket(&collection, doc)?;
+                        }
                         if let Some(validator) = &validator {
                             validator.enforce(None, doc, cx.report)?;
                         }

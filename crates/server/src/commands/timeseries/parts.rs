@@ -1,14 +1,16 @@
 //! The two parts of a time-series collection, as whoever makes one makes them.
 
+use std::sync::Arc;
+
 use sheaf_bson::{DocBuf, RawDoc, Value, doc};
 use sheaf_errors::{Code, Error, Result, bail};
 use sheaf_exec::ddl::collection_options::with_changes;
-use sheaf_storage::{Collection, CollectionChange, CreateCollection, Interrupt, OpTime, Said};
+use sheaf_storage::{Collection, CollectionChange, CreateCollection, Interrupt, OpTime, Said, Write};
 use sheaf_timeseries::{
     Bucket, TimeseriesOptions, bucket_id_index, default_index, split_buckets, unpack_stage,
 };
 
-use super::options_of;
+use super::{is_buckets, options_of};
 use crate::commands::ddl::{names, views};
 use crate::node::Node;
 
@@ -37,6 +39,16 @@ pub fn check_bucket(buckets: &Collection, document: RawDoc<'_>) -> Result<()> {
     match Bucket::read(document, &options_of(buckets)?) {
         Some(_) => Ok(()),
         None => bail!(Code::BAD_VALUE, "Not a bucket of {}: columns, bounds, times", buckets.namespace),
+    }
+}
+
+/// The buckets into which a client may put buckets as they are: those of a time-series collection that is there.
+///
+/// Errors: `InvalidNamespace`: who takes a collection of its own for buckets could write what is none.
+pub fn buckets_to_fill(w: &mut dyn Write, namespace: &str) -> Result<Arc<Collection>> {
+    match w.collection(namespace)? {
+        Some(collection) if is_buckets(&collection) => Ok(collection),
+        _ => bail!(Code::INVALID_NAMESPACE, "cannot write to {namespace}"),
     }
 }
 

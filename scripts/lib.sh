@@ -148,6 +148,12 @@ kept_rocksdb_counts() { echo "scripts/profiles/rocksdb-clang-$(clang++ -dumpvers
 start_packages=(-p sheaf --no-default-features)
 dist_packages=(-p sheaf)
 
+# What --version and the log of a binary say that it was built from, where there is a git that knows.
+name_commit() {
+    SHEAF_COMMIT=$(git describe --always --dirty --abbrev=12 --exclude '*' 2>/dev/null) || SHEAF_COMMIT=
+    export SHEAF_COMMIT
+}
+
 # Has cargo optimise the profile that is named, `dist` or `start`, by the counts that scripts/pgo has taken: sets `guided`, flags of cargo;
 # none, which is said, where there are no counts of this compiler.
 find_counts() {

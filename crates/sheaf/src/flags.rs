@@ -339,7 +339,10 @@ fn print_version() {
         &format!("        \"target_arch\": \"{architecture}\""),
         "    }",
         "}",
-        &format!("sheaf version v{OWN}"),
+        &match crate::process::commit() {
+            Some(commit) => format!("sheaf version v{OWN} ({commit})"),
+            None => format!("sheaf version v{OWN}"),
+        },
     ];
     let _ = writeln!(std::io::stdout(), "{}", lines.join("\n"));
 }

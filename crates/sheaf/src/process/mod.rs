@@ -177,12 +177,24 @@ fn parameters(settings: &Settings) -> Vec<(String, String)> {
     flags.map(|(name, value)| (name.to_owned(), value)).chain(settings.parameters.iter().cloned()).collect()
 }
 
+/// The commit that this was built from, where `scripts/build` or `scripts/start` has built it; `-dirty` behind it: and from changes.
+pub fn commit() -> Option<&'static str> {
+    option_env!("SHEAF_COMMIT").filter(|commit| !commit.is_empty())
+}
+
 /// Says in the log which version this is, and what options it was given.
 pub fn announce(front: &Front) {
     use sheaf_front::version::{COMPATIBLE, OWN};
-    let build = sheaf_bson::doc! {
-        "buildInfo": { "version": COMPATIBLE, "gitVersion": &*format!("sheaf-{OWN}"), "sheafVersion": OWN }
+    let mut build = sheaf_bson::doc! {
+        "version": COMPATIBLE, "gitVersion": &*format!("sheaf-{OWN}"), "sheafVersion": OWN
     };
+    if let Some(commit) = commit() {
+        build = sheaf_bson::DocBuf::build(|out| {
+            out.append_all(build.as_raw());
+            out.append("commit", commit);
+        });
+    }
+    let build = sheaf_bson::doc! { "buildInfo": build.as_raw() };
     log::info("CONTROL", log::ids::BUILD_INFO, "initandlisten", "Build Info", Some(build));
     let options = sheaf_bson::doc! { "options": front.options.parsed.as_raw() };
     let text = "Options set by command line";

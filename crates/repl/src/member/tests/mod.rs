@@ -96,6 +96,7 @@ impl Set {
             reads: false,
             stands_still: false,
             to_keep: None,
+            held: Vec::new(),
         };
         self.nodes.insert(host(number), node);
     }

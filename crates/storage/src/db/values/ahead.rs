@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
@@ -79,6 +79,8 @@ struct Beside {
     take: Receiver<Run>,
     thread: Option<JoinHandle<()>>,
     has: usize,
+    /// Nobody wants what it has any more.
+    is_over: Arc<AtomicBool>,
 }
 
 /// So many for each processor read ahead at a time, and in the whole process: what each takes is up to 2 MB, which nobody counts.
@@ -269,9 +271,13 @@ impl Beside {
     fn start(db: Arc<Db>, pin: Pin) -> Option<Beside> {
         let (give, work) = sync_channel::<Run>(RUNS_AHEAD);
         let (done, take) = sync_channel(RUNS_AHEAD);
+        let is_over = Arc::new(AtomicBool::new(false));
+        let over = is_over.clone();
         let read = move || {
             let _pin = pin;
-            while let Ok(mut run) = work.recv() {
+            while let Ok(mut run) = work.recv()
+                && !over.load(Ordering::Relaxed)
+            {
                 run.read(&db.values);
                 if done.send(run).is_err() {
                     return;
@@ -279,7 +285,7 @@ impl Beside {
             }
         };
         let thread = std::thread::Builder::new().name("sheaf-ahead".to_owned()).spawn(read).ok()?;
-        Some(Beside { give: Some(give), take, thread: Some(thread), has: 0 })
+        Some(Beside { give: Some(give), take, thread: Some(thread), has: 0, is_over })
     }
 
     fn give(&mut self, run: Run) {
@@ -301,6 +307,7 @@ impl Beside {
 impl Drop for Beside {
     fn drop(&mut self) {
         // What it reads is what the cursor keeps.
+        self.is_over.store(true, Ordering::Relaxed);
         drop(self.give.take());
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();

@@ -11,9 +11,7 @@ use super::writes::{
 };
 use crate::args::{Args, Documents};
 use crate::command::*;
-use crate::commands::timeseries::{
-    buckets_to_fill, check_bucket, insert_all, is_measured, says_measured,
-};
+use crate::commands::timeseries::{buckets_to_fill, check_bucket, insert_all, is_measured, says_measured};
 use crate::op::Operation;
 use crate::reply::Reply;
 

@@ -240,7 +240,7 @@ fn the_best_take_no_more_along_than_their_order_needs() {
 #[allow(clippy::disallowed_methods, reason = "how long it takes is what is looked at")]
 fn merging_takes_time_by_what_is_merged() {
     let of = accumulation("$mergeObjects");
-    let time = |count: usize| {
+    let once = |count: usize| {
         let documents: Vec<_> = (0..count)
             .map(|n| DocBuf::new().with("v", &DocBuf::new().with(&format!("k{n}"), n as i32)))
             .collect();
@@ -251,6 +251,8 @@ fn merging_takes_time_by_what_is_merged() {
         assert_eq!(merged.as_value().as_doc().unwrap().iter().count(), count);
         taken
     };
+    // The least of several: others may have the processor meanwhile.
+    let time = |count| (0..7).map(|_| once(count)).min().unwrap();
     let few = time(2000);
     let many = time(16_000);
     assert!(many < few * 30, "{many:?} against {few:?}: by the square it would be 64 times as long");

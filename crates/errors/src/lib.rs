@@ -44,6 +44,7 @@ struct Inner {
     err_info: Option<Vec<u8>>,
     extra: Option<Vec<u8>>,
     labels: Vec<&'static str>,
+    of_several: bool,
 }
 
 /// The result of everything that can fail with a MongoDB error.
@@ -58,6 +59,7 @@ impl Error {
             err_info: None,
             extra: None,
             labels: Vec::new(),
+            of_several: false,
         }))
     }
 
@@ -103,6 +105,18 @@ impl Error {
             self.0.labels.push(label);
         }
         self
+    }
+
+    /// The same error of more than the statement that met it: statements that were done before are lost with it.
+    #[must_use]
+    pub fn of_several(mut self) -> Self {
+        self.0.of_several = true;
+        self
+    }
+
+    /// Whether statements are lost with it that were done before the one that met it.
+    pub fn is_of_several(&self) -> bool {
+        self.0.of_several
     }
 
     /// Puts `context` and ` :: caused by :: ` in front of the message, as MongoDB does.

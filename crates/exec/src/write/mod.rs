@@ -125,5 +125,6 @@ pub fn ends_command(error: &Error) -> bool {
             | Code::LOCK_TIMEOUT
             | Code::SNAPSHOT_UNAVAILABLE
             | Code::SNAPSHOT_TOO_OLD
-    ) || error.labels().contains(&"TransientTransactionError")
+    ) || error.is_of_several()
+        || error.labels().contains(&"TransientTransactionError")
 }

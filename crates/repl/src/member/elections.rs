@@ -9,7 +9,7 @@ use raft::eraftpb::{Message as RaftMessage, MessageType};
 use super::errors;
 use super::ids::{member_id, raft_id};
 use super::parts::ElectionReason;
-use super::{Body, Effect, Member};
+use super::{Body, Effect, Filling, Member};
 use crate::config::ConfigVersion;
 use crate::log_view::time_of;
 use crate::types::{LogPosition, MemberState};
@@ -340,6 +340,10 @@ impl Member {
             MessageType::MsgAppend => {
                 if self.syncing || self.my_config().is_none_or(|me| me.arbiter_only) {
                     return;
+                }
+                if self.filling == Some(Filling::Unknown) {
+                    self.filling = Some(Filling::To(message.commit));
+                    self.end_filling();
                 }
                 self.hold_back(&mut message);
                 self.heed_what_is_wanted(&message);

@@ -8,7 +8,7 @@ use slog::{Discard, Logger, o};
 
 use super::elections::{ELECTION_TICKS, HEARTBEAT_TICKS};
 use super::ids::{member_id, raft_id};
-use super::{Body, Effect, HardState, Member, MemberRole};
+use super::{Body, Effect, Filling, HardState, Member, MemberRole};
 use crate::config::ReplSetConfig;
 use crate::types::MemberState;
 
@@ -174,7 +174,11 @@ impl Member {
             MemberState::Arbiter
         } else if self.is_primary() {
             MemberState::Primary
-        } else if self.syncing || self.view().last().index == 0 || self.pending.iter().any(|p| p.install) {
+        } else if self.syncing
+            || self.filling.is_some()
+            || self.view().last().index == 0
+            || self.pending.iter().any(|p| p.install)
+        {
             MemberState::Startup2
         } else if self.pending.iter().any(|pending| pending.rollback && pending.seq > self.applied_seq) {
             MemberState::Rollback
@@ -182,6 +186,17 @@ impl Member {
             MemberState::Recovering
         } else {
             MemberState::Secondary
+        }
+    }
+
+    /// Who has come as far as its set was when it began, or leads it, may be read from now on.
+    pub(super) fn end_filling(&mut self) {
+        let done = match self.filling {
+            Some(Filling::To(index)) => self.positions.applied.index >= index,
+            Some(Filling::Unknown) | None => false,
+        };
+        if done || self.is_leader() {
+            self.filling = None;
         }
     }
 

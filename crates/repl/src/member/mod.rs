@@ -175,6 +175,8 @@ pub struct Member {
     frozen_until: u64,
     maintenance: u32,
     syncing: bool,
+    /// This member began with nothing and has not come to where its set was.
+    filling: Option<Filling>,
     /// Since when the log takes nothing, and says so.
     refused_since: Option<u64>,
     /// Whether the disk soon has no room: see [`Member::short_of_room`].
@@ -205,6 +207,15 @@ pub struct Member {
     /// What the last poll left, where invariants are checked.
     before: Option<Box<Before>>,
     out: Vec<Effect>,
+}
+
+/// How far a member that began with nothing has to come before it may be read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Filling {
+    /// It has heard of no primary yet.
+    Unknown,
+    /// To what had been committed when a primary sent it the first entries.
+    To(u64),
 }
 
 impl Member {
@@ -268,6 +279,7 @@ impl Member {
             frozen_until: 0,
             maintenance: 0,
             syncing: false,
+            filling: (last.index == 0).then_some(Filling::Unknown),
             refused_since: None,
             short_of_room: false,
             leading: None,

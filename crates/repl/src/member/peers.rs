@@ -73,17 +73,17 @@ impl Member {
         }
     }
 
-    /// A member has restarted: without a journal it may have less than it had acknowledged.
+    /// A member has restarted: it may have less than it had acknowledged, without a journal, or with a folder that was emptied. It is asked
+    /// whether it has what it had; if not, it says from where on it lacks entries.
     fn forget_progress(&mut self, id: u64) {
-        if self.config.as_ref().is_none_or(|config| config.write_concern_majority_journal_default) {
-            return;
-        }
         if let Some(raft) = &mut self.raft
             && let Some(progress) = raft.raft.mut_prs().get_mut(raft_id(id))
             && progress.state != ProgressState::Snapshot
         {
+            let next = progress.matched + 1;
             progress.matched = 0;
             progress.become_probe();
+            progress.next_idx = next;
         }
     }
 

@@ -68,6 +68,7 @@ impl Member {
             self.positions.applied = last;
             self.positions.times[1] = time;
             self.reporting.note();
+            self.end_filling();
             self.note_applied();
         }
         self.acknowledge();

@@ -29,6 +29,8 @@ impl Member {
         self.reconfig =
             Some(Reconfig { config: config.clone(), force: true, asked: true, phase: Phase::Persisting });
         self.persist_config(config, Some(me));
+        // What it has is what the set has.
+        self.filling = None;
         Ok(())
     }
 

@@ -202,6 +202,8 @@ impl<'i> WriteUnit<'i> {
     }
 
     /// Commits what is pending and stays usable: later reads see it.
+    ///
+    /// Errors: those of a commit, for all statements that were pending: none of them is kept.
     pub fn flush(&mut self) -> Result<OpTime> {
         if self.payload.is_empty() {
             self.release();
@@ -227,7 +229,7 @@ impl<'i> WriteUnit<'i> {
         self.oldest = None;
         self.fsync_pass = None;
         self.memory = Held::default();
-        let at = result?;
+        let at = result.map_err(sheaf_errors::Error::of_several)?;
         self.last = Some(at);
         Ok(at)
     }

@@ -264,6 +264,13 @@ impl Set {
         self.node(number).member = Member::new(options, recovered);
     }
 
+    /// Ends a member and starts it with nothing.
+    fn empty(&mut self, number: usize) {
+        self.add(number);
+        let options = MemberOptions { seed: number as u64, incarnation: 2, ..MemberOptions::new("rs") };
+        self.node(number).member = Member::new(options, Recovered::default());
+    }
+
     fn cut(&mut self, number: usize) {
         self.cut.insert(host(number));
     }

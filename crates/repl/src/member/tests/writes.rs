@@ -135,6 +135,34 @@ fn a_member_with_a_copy_follows_from_there() {
     assert_eq!(set.state(2), MemberState::Secondary);
 }
 
+/// What a primary knew of a member is nothing to go by when that has lost its folder: it is fed from where it is, at once, and is not
+/// read before it has come as far as the set was.
+#[test]
+fn a_member_that_was_emptied_is_fed_from_the_beginning() {
+    let mut set = three();
+    set.node(0).reads = true;
+    for _ in 0..300 {
+        set.write(0, WriteConcern::nodes(3));
+    }
+    let commit = set.member(0).commit_point();
+    set.empty(2);
+    // It hears of its set first.
+    set.full.insert(host(2));
+    set.run(3000);
+    set.full.clear();
+    set.node(2).stands_still = true;
+    set.run(2000);
+    assert_eq!(set.state(2), MemberState::Startup2);
+    assert!(!set.node(2).held.is_empty(), "it was given nothing");
+    set.go_on(2);
+    set.run(1500);
+    assert_eq!(set.state(2), MemberState::Secondary);
+    assert_eq!((set.node(2).syncs, set.node(2).log.last().map(|entry| entry.at)), (0, Some(commit)));
+    // And it counts.
+    let waiter = set.write(0, WriteConcern::nodes(3));
+    assert_eq!(set.outcome(0, waiter), Some(WaitOutcome::Satisfied));
+}
+
 /// A data folder that was a standalone's becomes a set: its log is the set's.
 #[test]
 fn a_standalone_becomes_the_first_member() {

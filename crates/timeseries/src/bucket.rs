@@ -15,6 +15,8 @@ const MAX_BYTES: usize = 125 * 1024;
 const MIN_MEASUREMENTS: u32 = 10;
 /// Most bytes that measurements have which are one bucket, however small their columns become: they are all in memory at times.
 const MAX_PLAIN_BYTES: usize = 5 * 1024 * 1024;
+/// What has more is taken for no bucket: a column of a few bytes can stand for a thousand times as much as a document may have.
+const MAX_READ_BYTES: usize = 64 * 1024 * 1024;
 /// `control.version` of buckets with columns as documents, with those of subtype 7, and with those when times are not in order.
 const PLAIN: i64 = 1;
 pub(crate) const PACKED: i32 = 2;
@@ -195,19 +197,24 @@ impl Bucket {
             let mut values = ColumnWriter::new();
             let is_time = field.key() == time_field;
             let (mut plain, mut times) = (0, Vec::new());
+            let room = MAX_READ_BYTES - self.plain_bytes;
             let mut take = |values: &mut ColumnWriter, kind: u8, bytes: &[u8]| {
                 plain += bytes.len();
+                if plain > room {
+                    return None;
+                }
                 values.append(kind, bytes);
                 if is_time {
                     times.push(i64::from_le_bytes(bytes.try_into().unwrap_or_default()));
                 }
+                Some(())
             };
             match field.value() {
                 Value::Document(elements) => {
                     for element in elements.iter() {
                         let at = element.key().parse::<u32>().ok().filter(|at| *at < MAX_MEASUREMENTS)?;
                         values.skip_to(at);
-                        take(&mut values, element.as_bytes()[0], element.data());
+                        take(&mut values, element.as_bytes()[0], element.data())?;
                     }
                 }
                 Value::Binary(binary) if binary.subtype == COLUMN => {
@@ -217,7 +224,7 @@ impl Bucket {
                             return None;
                         }
                         match reader.value(binary.bytes) {
-                            Some((kind, bytes)) => take(&mut values, kind, bytes),
+                            Some((kind, bytes)) => take(&mut values, kind, bytes)?,
                             None => values.skip(),
                         }
                     }

@@ -8,7 +8,7 @@ import tempfile
 import time
 
 from common import OUT_OF_DISK_SPACE, Skip, connect, initiate, until, write_error
-from pymongo.errors import PyMongoError
+from pymongo.errors import OperationFailure, PyMongoError
 from sheaf_process import Server
 
 
@@ -91,6 +91,40 @@ def full_disk_is_emptied(_, args=()):
         assert database.kept.count_documents({}) == kept
         assert database.command("validate", "kept")["valid"]
         assert server.stop() == 0
+
+
+def a_batch_on_a_full_disk_claims_what_is_kept(_):
+    """A batch that is more than what is committed at once: what a reply says is done is there."""
+    with server_on_a_small_disk("64m") as (server, folder):
+        server.start()
+        database = connect(server).ops
+        fill(database.c)
+
+        def kept(name, command):
+            """How many of the command's statements its reply says are done, and how many documents have come."""
+            before = database[name].count_documents({})
+            try:
+                reply = database.client.admin.command(command) if "bulkWrite" in command else database.command(command)
+                claimed = reply.get("nInserted", reply.get("n"))
+            except OperationFailure as error:
+                assert error.code == OUT_OF_DISK_SPACE, error
+                claimed = None
+            return claimed, database[name].count_documents({}) - before
+
+        text = os.urandom(4000).hex()
+        inserted = [{"_id": number, "text": text} for number in range(2000)]
+        upserts = [{"q": {"_id": one["_id"]}, "u": {"$set": {"text": text}}, "upsert": True} for one in inserted]
+        operations = [{"insert": 0, "document": one} for one in inserted]
+        for round in range(2):
+            for ordered in (True, False):
+                for command in (
+                    {"insert": "n", "documents": inserted, "ordered": ordered},
+                    {"update": "n", "updates": upserts, "ordered": ordered},
+                    {"bulkWrite": 1, "ops": operations, "nsInfo": [{"ns": "ops.n"}], "ordered": ordered},
+                ):
+                    claimed, come = kept("n", command)
+                    assert claimed is None or claimed == come, f"round {round}, {list(command)[0]}: {claimed} done, {come} there"
+                    database.n.delete_many({})
 
 
 def disk_full_of_a_set_of_one(_):
@@ -210,6 +244,7 @@ def fill(collection, text=None):
 
 CHECKS = [
     disk_full,
+    a_batch_on_a_full_disk_claims_what_is_kept,
     full_disk_is_emptied,
     full_disk_of_a_set_of_one_is_emptied,
     disk_full_of_a_set_of_one,

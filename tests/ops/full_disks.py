@@ -93,6 +93,30 @@ def full_disk_is_emptied(_, args=()):
         assert server.stop() == 0
 
 
+def full_disk_of_a_few_large_files_is_emptied(_):
+    """Too few for RocksDB to merge them by itself, and no room to write them again: the drop has to take them."""
+    with server_on_a_small_disk("300m") as (server, folder):
+        server.start()
+        database = connect(server).ops
+        first = 0
+        try:
+            while True:
+                texts = [os.urandom(8000) for _ in range(20)]
+                database.c.insert_many([{"_id": first + at, "bytes": text} for at, text in enumerate(texts)])
+                first += 20
+        except OperationFailure as error:
+            assert error.code == OUT_OF_DISK_SPACE, error
+        database.c.drop()
+
+        def room():
+            stats = os.statvfs(folder)
+            return stats.f_bavail * stats.f_frsize >> 20
+
+        until("the room of what was dropped", lambda: room() > 150)
+        until("a write", lambda: write_error(database.d, 0) is None)
+        assert server.stop() == 0
+
+
 def a_batch_on_a_full_disk_claims_what_is_kept(_):
     """A batch that is more than what is committed at once: what a reply says is done is there."""
     with server_on_a_small_disk("64m") as (server, folder):
@@ -246,6 +270,7 @@ CHECKS = [
     disk_full,
     a_batch_on_a_full_disk_claims_what_is_kept,
     full_disk_is_emptied,
+    full_disk_of_a_few_large_files_is_emptied,
     full_disk_of_a_set_of_one_is_emptied,
     disk_full_of_a_set_of_one,
     start_on_a_full_disk,

@@ -29,7 +29,7 @@ use self_cell::self_cell;
 use sheaf_bson::RawDoc;
 use sheaf_errors::{Code, Error, Result};
 
-use crate::keys::catalog_key;
+use crate::keys::{catalog_key, prefix_range};
 use crate::options::Options;
 use gaps::Gaps;
 pub(crate) use gaps::Way;
@@ -283,6 +283,12 @@ impl Db {
             .filter_map(|number| number.parse().ok())
             .max()
             .unwrap_or(0)
+    }
+
+    /// Merges all files, down to the last level, that have something under this number.
+    pub fn compact_prefix(&self, cf: Cf, ident: u32) {
+        let (from, to) = prefix_range(ident);
+        self.db.compact_range_cf(self.cf(cf), Some(from), Some(to));
     }
 
     /// Whether what comes to level 0 is to be merged with what lies below at once, which takes out what is deleted, and not when it has become several

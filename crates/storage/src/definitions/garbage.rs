@@ -54,8 +54,8 @@ impl GarbageList {
     }
 
     /// Removes the data of dropped collections and indexes that nobody can read any more, where the files hold everything up
-    /// to `flushed`. Whether there was any.
-    pub fn collect(&self, db: &Db, flushed: u64) -> bool {
+    /// to `flushed`. What was removed.
+    pub fn collect(&self, db: &Db, flushed: u64) -> Vec<(Cf, u32)> {
         let ready: Vec<Garbage> = {
             let mut garbage = self.0.lock();
             let unused = |g: &Garbage| g.holder.as_ref().is_none_or(|holder| Arc::strong_count(holder) == 1);
@@ -69,7 +69,7 @@ impl GarbageList {
                 tracing::warn!(%error, "data of a dropped collection stays until the next start");
             }
         }
-        !ready.is_empty()
+        ready.into_iter().flat_map(|garbage| garbage.prefixes).collect()
     }
 }
 

@@ -15,7 +15,7 @@ use crate::db::{Cf, Db};
 use crate::definitions::LOCAL_IDENTS;
 use crate::durability::LogKnowledge;
 use crate::hooks::HookPoint;
-use crate::keys::{catalog_key, prefix_range};
+use crate::keys::catalog_key;
 use crate::options::OpTime;
 
 /// Writers are held back for this long at most while a flush waits for the set's majority.
@@ -329,13 +329,10 @@ impl Core {
                 "compact: the set's majority does not have what this member has, so it cannot be flushed yet"
             );
         }
-        let range = |cf: Cf, ident: u32| {
-            let (from, to) = prefix_range(ident);
-            self.base.db.raw().compact_range_cf(self.base.db.cf(cf), Some(from), Some(to));
-        };
+        let db = &self.base.db;
         self.tune_blobs(true);
-        range(Cf::Records, collection.ident);
-        collection.indexes.iter().for_each(|index| range(Cf::Indexes, index.ident));
+        db.compact_prefix(Cf::Records, collection.ident);
+        collection.indexes.iter().for_each(|index| db.compact_prefix(Cf::Indexes, index.ident));
         // If something was flushed meanwhile, counters follow.
         self.checkpoint()
     }

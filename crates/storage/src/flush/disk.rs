@@ -19,6 +19,10 @@ const KEPT_MAX: u64 = 1 << 30;
 const MEMTABLES_PART: u64 = 32;
 const MEMTABLES_MIN: u64 = 8 << 20;
 
+/// What was dropped is to be gone after so many of the keeper's looks: for so long what comes back is its merge's, up to a part of the disk.
+const CLEARING_LOOKS: u64 = 30;
+const CLEARING_PART: u64 = 4;
+
 /// Others hear that there is no room when the keeper has found none so many times in a row.
 const LOOKS_SHORT: u64 = 2;
 
@@ -52,6 +56,8 @@ pub(crate) struct Disk {
     pub(super) removed: AtomicU64,
     /// Whether level 0 is being merged at once.
     pub(super) merging: AtomicBool,
+    /// At how many looks in a row something was dropped that is not gone.
+    clearing_looks: AtomicU64,
 }
 
 impl Disk {
@@ -99,7 +105,22 @@ impl Disk {
 
     /// Whether what adds so much is refused.
     pub fn refuses(&self, bytes: u64) -> bool {
-        (self.is_short() || self.lacks(bytes)) && !self.is_beyond_help()
+        (self.is_short() || self.lacks(bytes.saturating_add(self.cleared_first()))) && !self.is_beyond_help()
+    }
+
+    /// The keeper looks: whether something was dropped on a disk with little room, or what was is still being `merged` away.
+    pub fn note_clearing(&self, dropped: bool, merged: bool) {
+        let before = self.clearing_looks.load(Ordering::Relaxed);
+        let looks = if dropped || (merged && before > 0) { before + 1 } else { 0 };
+        self.clearing_looks.store(looks, Ordering::Relaxed);
+    }
+
+    /// What a drop has given back first is not for what adds to the data: merging away the rest may need it, and the first writer who finds it would
+    /// take it.
+    fn cleared_first(&self) -> u64 {
+        let is_clearing = (1..=CLEARING_LOOKS).contains(&self.clearing_looks.load(Ordering::Relaxed));
+        let most = self.total.load(Ordering::Relaxed) / CLEARING_PART;
+        if is_clearing { self.memory.load(Ordering::Relaxed).min(most) } else { 0 }
     }
 
     /// Whether there is less than that besides what is kept.
@@ -182,6 +203,31 @@ mod tests {
         assert!(refuses(16 * MB, false));
         assert!(!refuses(15 * MB, false), "somebody else has filled it");
         assert!(refuses(15 * MB, true), "what a compaction takes comes back");
+    }
+
+    #[test]
+    fn what_a_drop_gives_back_is_first_for_the_merge_of_the_rest() {
+        let disk = Disk::default();
+        let refuses = |available| {
+            disk.saw(available, 320 * MB, 0, 64 * MB, false);
+            disk.refuses(1)
+        };
+        assert!(!refuses(50 * MB));
+        disk.note_clearing(false, true);
+        assert!(!refuses(50 * MB), "nothing was dropped");
+        disk.note_clearing(true, false);
+        assert!(refuses(50 * MB) && !refuses(80 * MB));
+        for _ in 1..CLEARING_LOOKS {
+            disk.note_clearing(false, true);
+            assert!(refuses(50 * MB));
+        }
+        disk.note_clearing(false, true);
+        assert!(!refuses(50 * MB), "it is not waited for for ever");
+        disk.note_clearing(false, false);
+        disk.note_clearing(true, false);
+        assert!(refuses(50 * MB));
+        disk.note_clearing(false, false);
+        assert!(!refuses(50 * MB));
     }
 
     #[test]

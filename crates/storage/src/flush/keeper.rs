@@ -58,7 +58,7 @@ impl Core {
             if let Err(error) = self.catch_up_with_commits() {
                 tracing::warn!(%error, "a stable copy cannot be removed");
             }
-            if let Err(error) = self.make_room_on_disk(tight, removed) {
+            if let Err(error) = self.make_room_on_disk(tight, &removed) {
                 tracing::debug!(%error, "making room on the disk failed; trying again");
             }
             flushes.disk.rounds.fetch_add(1, Ordering::AcqRel);

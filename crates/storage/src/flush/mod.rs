@@ -30,6 +30,7 @@ use sheaf_errors::{Error, Result};
 
 use crate::base::Base;
 use crate::critical::must;
+use crate::db::Cf;
 use crate::options::OpTime;
 use crate::order::rank::CHECKPOINTING;
 use crate::order::{Condvar, Mutex, MutexGuard, rank};
@@ -73,6 +74,8 @@ pub(crate) struct Flushes {
     /// What the files held before they were flushed ahead of the commit point.
     copies: StableCopies,
     signals: Signals,
+    /// What was removed where room is tight, and may be at level 0 yet.
+    removed: Mutex<{ rank::LEAF }, Vec<(Cf, u32)>>,
     room: Mutex<{ rank::ROOM }, ()>,
     room_made: Condvar,
     /// Why the last flush failed, until one succeeds.
@@ -99,6 +102,7 @@ impl Flushes {
             ordered_seals: AtomicU64::new(0),
             copies,
             signals: Signals::default(),
+            removed: Mutex::default(),
             room: Mutex::new(()),
             room_made: Condvar::new(),
             error: Mutex::default(),

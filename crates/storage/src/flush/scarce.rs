@@ -8,7 +8,7 @@ use sheaf_errors::{Code, Error, Result};
 use super::Flushes;
 use super::disk::ROOM_BYTES;
 use crate::core::Core;
-use crate::db::Db;
+use crate::db::{Cf, Db};
 use crate::oplog::log_error;
 
 /// Flushing less than this part of what is kept is not worth a file.
@@ -112,8 +112,13 @@ impl Core {
     }
 
     /// The keeper's part: where room is `tight` no log is kept that is not needed, unless other members may want it, and what was `removed` goes at once.
-    pub(super) fn make_room_on_disk(&self, tight: bool, removed: bool) -> Result<()> {
+    pub(super) fn make_room_on_disk(&self, tight: bool, removed: &[(Cf, u32)]) -> Result<()> {
         let (disk, db) = (&self.flushes.disk, &self.base.db);
+        let dropped = !removed.is_empty()
+            || disk.removed.load(Ordering::Relaxed) > 0
+            || !self.definitions.garbage().is_empty();
+        let merged = disk.merging.load(Ordering::Relaxed) && !db.level0_is_merged();
+        disk.note_clearing(tight && dropped, tight && merged);
         // First, whatever fails below.
         let flushes = self.flushes.is_last_chance() && !disk.is_beyond_help();
         let at_work = self.flushes.is_at_work() || flushes;
@@ -132,7 +137,8 @@ impl Core {
             self.forget_past(PAST_AGE, 0);
         }
         let merging = disk.merging.load(Ordering::Relaxed);
-        if removed {
+        if !removed.is_empty() {
+            self.flushes.removed.lock().extend(removed.iter().filter(|_| tight));
             disk.removed.store(self.published.last().index + 1, Ordering::Relaxed);
         }
         let since = disk.removed.load(Ordering::Relaxed);
@@ -147,6 +153,11 @@ impl Core {
             // Files at level 0 stay until they are merged with the deletions, which are in memory yet.
             self.try_checkpoint()?;
             db.events().expect_less(true);
+            // By range: else RocksDB takes old files that do not overlap each other alone, without the file of the deletion, and writes them again.
+            let removed = std::mem::take(&mut *self.flushes.removed.lock());
+            if !db.level0_is_merged() {
+                removed.into_iter().for_each(|(cf, ident)| db.compact_prefix(cf, ident));
+            }
             db.merge_level0(true)?;
             disk.merging.store(true, Ordering::Relaxed);
             disk.removed.store(0, Ordering::Relaxed);

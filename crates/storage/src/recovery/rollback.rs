@@ -184,7 +184,7 @@ impl Core {
     }
 
     fn truncate_log(&self, keep: u64) -> Result<()> {
-        self.durability.fail("the end of the log is taken back");
+        self.durability.refuse_writes("the end of the log is taken back");
         let Some(log) = self.durability.log() else {
             bail!(Code::ILLEGAL_OPERATION, "there is no log to be cut")
         };

@@ -11,7 +11,9 @@ use super::writes::{
 };
 use crate::args::{Args, Documents};
 use crate::command::*;
-use crate::commands::timeseries::{buckets_to_fill, check_bucket, insert_all, is_measured, says_measured};
+use crate::commands::timeseries::{
+    buckets_to_fill, check_sound_bucket, insert_all, is_measured, says_measured,
+};
 use crate::op::Operation;
 use crate::reply::Reply;
 
@@ -111,7 +113,7 @@ impl<'a> Command<'a, Operation<'a>> for Insert<'a> {
                         let prepared = prepare_insert(doc, cx.new_object_id, cx.empty_timestamp())?;
                         let doc = prepared.as_ref().map_or(doc, |prepared| prepared.as_raw());
                         if whole_buckets {
-                            check_bucket(&collection, doc)?;
+                            check_sound_bucket(&collection, doc)?;
                         }
                         if let Some(validator) = &validator {
                             validator.enforce(None, doc, cx.report)?;

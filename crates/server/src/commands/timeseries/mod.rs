@@ -32,7 +32,7 @@ pub use explained::{MeasuredDelete, MeasuredUpdate, to_explain};
 pub use indexes::on_buckets;
 pub use insert::{insert_all, insert_one};
 pub use list::listed_options;
-pub use parts::{buckets, buckets_to_fill, check_bucket, make_view, set_options};
+pub use parts::{buckets, buckets_to_fill, check_bucket, check_sound_bucket, make_view, set_options};
 pub use spans::{PLACE, change_spans, check_spans};
 pub use update::{UpdateParts, update};
 

@@ -7,7 +7,7 @@ use sheaf_errors::{Code, Error, Result, bail};
 use sheaf_exec::ddl::collection_options::with_changes;
 use sheaf_storage::{Collection, CollectionChange, CreateCollection, Interrupt, OpTime, Said, Write};
 use sheaf_timeseries::{
-    TimeseriesOptions, bucket_id_index, default_index, fault, split_buckets, unpack_stage,
+    Bucket, TimeseriesOptions, bucket_id_index, default_index, fault, split_buckets, unpack_stage,
 };
 
 use super::{is_buckets, options_of};
@@ -36,6 +36,16 @@ pub fn exists(namespace: &str) -> Error {
 ///
 /// Errors: `BadValue`.
 pub fn check_bucket(buckets: &Collection, document: RawDoc<'_>) -> Result<()> {
+    match Bucket::read(document, &options_of(buckets)?) {
+        Some(_) => Ok(()),
+        None => bail!(Code::BAD_VALUE, "Not a bucket of {}: columns, bounds, times", buckets.namespace),
+    }
+}
+
+/// Whether a document may be one of these buckets, and nothing is wrong with it: what a client brings is not what a log says that there was.
+///
+/// Errors: `BadValue`.
+pub fn check_sound_bucket(buckets: &Collection, document: RawDoc<'_>) -> Result<()> {
     match fault(document, &options_of(buckets)?) {
         None => Ok(()),
         Some(fault) => bail!(Code::BAD_VALUE, "Not a bucket of {}: {fault}", buckets.namespace),

@@ -10,20 +10,33 @@ use crate::{TimeseriesOptions, Unpacker};
 /// What is wrong with a bucket, in words: columns that cannot be read, or not wholly, times that its id, its version or the span of buckets
 /// contradict, bounds that do not hold all its values, so that readers pass it by. `None`: nothing is.
 pub fn fault(stored: RawDoc<'_>, options: &TimeseriesOptions) -> Option<String> {
+    fault_of(stored, options, true)
+}
+
+/// The same, but for its bounds: those of a collection with a collation go by that.
+pub fn fault_beside_bounds(stored: RawDoc<'_>, options: &TimeseriesOptions) -> Option<String> {
+    fault_of(stored, options, false)
+}
+
+fn fault_of(stored: RawDoc<'_>, options: &TimeseriesOptions, with_bounds: bool) -> Option<String> {
     let Some(bucket) = Bucket::read(stored, options) else {
         return Some("its control, its times or its columns are not those of a bucket".to_owned());
     };
     let control = stored.get("control")?.as_doc()?;
     let (min, max) = (control.get("min")?.as_doc()?, control.get("max")?.as_doc()?);
-    let Value::DateTime(begin) = min.get(&options.time_field)? else { return None };
+    let Some(Value::DateTime(begin)) = min.get(&options.time_field) else {
+        return Some(format!("its 'control.min.{}' is no date", options.time_field));
+    };
     let id = bucket.id();
-    if id.0[..4] != (begin.div_euclid(1000) as u32).to_be_bytes() {
+    // Before 1970 earlier versions of MongoDB rounded the other way.
+    if begin >= 0 && id.0[..4] != (begin.div_euclid(1000) as u32).to_be_bytes() {
         return Some(format!("its _id is of another time than its 'control.min.{}'", options.time_field));
     }
     if let Some(name) = misread_column(stored) {
         return Some(format!("its column '{name}' is not in the order of its measurements"));
     }
-    match values_fault(stored, options, (min, max), bucket.count()) {
+    let bounds = with_bounds.then_some((min, max));
+    match values_fault(stored, options, (begin, bucket.count()), bounds) {
         Ok(None)
             if control.get("version").and_then(|version| version.as_exact_i64())
                 == Some(i64::from(PACKED)) =>
@@ -54,14 +67,11 @@ fn misread_column(stored: RawDoc<'_>) -> Option<String> {
 fn values_fault(
     stored: RawDoc<'_>,
     options: &TimeseriesOptions,
-    (min, max): (RawDoc<'_>, RawDoc<'_>),
-    count: usize,
+    (begin, count): (i64, usize),
+    bounds: Option<(RawDoc<'_>, RawDoc<'_>)>,
 ) -> Result<Option<String>> {
-    let begin = match min.get(&options.time_field) {
-        Some(Value::DateTime(begin)) => begin,
-        _ => return Ok(Some(format!("its 'control.min.{}' is no date", options.time_field))),
-    };
     let (mut least, mut greatest) = (Bounds::least(), Bounds::greatest());
+    let (min, max) = bounds.unwrap_or((RawDoc::EMPTY, RawDoc::EMPTY));
     least.take(min);
     greatest.take(max);
     let mut unpacker = Unpacker::new(&options.time_field, None);
@@ -88,6 +98,9 @@ fn values_fault(
     }
     if rows != count {
         return Ok(Some(format!("{rows} of its {count} measurements can be read")));
+    }
+    if bounds.is_none() {
+        return Ok(None);
     }
     for (name, held, bounds) in [("min", min, least), ("max", max, greatest)] {
         let real = DocBuf::build(|out| bounds.write(out));

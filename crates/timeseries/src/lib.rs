@@ -24,7 +24,7 @@ mod unpack;
 pub use bucket::{Bucket, Measurement, Refusal, normalized_meta};
 pub use column::{ColumnReader, ColumnWriter};
 pub use definition::{bucket_id_index, bucket_options, default_index, listed_index, view_options};
-pub use fault::fault;
+pub use fault::{fault, fault_beside_bounds};
 pub use fields::{
     BUCKETS_PREFIX, buckets_namespace, filter_on_meta, index_for_buckets, index_for_user, meta_path,
     split_buckets, unpack_stage,

@@ -341,11 +341,11 @@ impl Member {
                 if self.syncing || self.my_config().is_none_or(|me| me.arbiter_only) {
                     return;
                 }
-                if self.filling == Some(Filling::Unknown) {
+                self.hold_back(&mut message);
+                if self.filling == Some(Filling::Unknown) && message.term >= self.term() {
                     self.filling = Some(Filling::To(message.commit));
                     self.end_filling();
                 }
-                self.hold_back(&mut message);
                 self.heed_what_is_wanted(&message);
             }
             // A member that lost entries it had acknowledged (only without a journal) has fewer than the

@@ -193,7 +193,12 @@ impl Member {
     pub(super) fn end_filling(&mut self) {
         let done = match self.filling {
             Some(Filling::To(index)) => self.positions.applied.index >= index,
-            Some(Filling::Unknown) | None => false,
+            // A copy is of a moment after that.
+            Some(Filling::Unknown) => {
+                let start = self.view().bounds().start.index;
+                start > 0 && self.positions.applied.index >= start
+            }
+            None => false,
         };
         if done || self.is_leader() {
             self.filling = None;

@@ -80,7 +80,8 @@ impl Member {
             && let Some(progress) = raft.raft.mut_prs().get_mut(raft_id(id))
             && progress.state != ProgressState::Snapshot
         {
-            let next = progress.matched + 1;
+            // A primary that has not heard of it yet begins at its own end, and goes back from there.
+            let next = if progress.matched > 0 { progress.matched + 1 } else { progress.next_idx };
             progress.matched = 0;
             progress.become_probe();
             progress.next_idx = next;

@@ -97,7 +97,9 @@ fn is_seen(mutation: Mutation) -> bool {
 
 #[test]
 fn voting_twice_is_caught() {
-    assert!(caught(Mutation::VoteTwice).what.contains("two primaries"));
+    // Members themselves see it in some seeds, before the simulator does.
+    let failures = || SEEDS.filter_map(|seed| play_with(seed, Mutation::VoteTwice).err());
+    assert!(failures().any(|failure| failure.what.contains("two primaries")));
 }
 
 #[test]

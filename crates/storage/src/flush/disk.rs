@@ -19,8 +19,7 @@ const KEPT_MAX: u64 = 1 << 30;
 const MEMTABLES_PART: u64 = 32;
 const MEMTABLES_MIN: u64 = 8 << 20;
 
-/// What was dropped is to be gone after so many of the keeper's looks: for so long what comes back is its merge's, up to a part of the disk.
-const CLEARING_LOOKS: u64 = 30;
+/// Where it was short when something was dropped, what comes back first is the merge's that takes the rest away, up to this part of the disk.
 const CLEARING_PART: u64 = 4;
 
 /// Others hear that there is no room when the keeper has found none so many times in a row.
@@ -56,8 +55,8 @@ pub(crate) struct Disk {
     pub(super) removed: AtomicU64,
     /// Whether level 0 is being merged at once.
     pub(super) merging: AtomicBool,
-    /// At how many looks in a row something was dropped that is not gone.
-    clearing_looks: AtomicU64,
+    /// Whether something was dropped that is not gone.
+    pub(super) clearing: AtomicBool,
 }
 
 impl Disk {
@@ -108,19 +107,11 @@ impl Disk {
         (self.is_short() || self.lacks(bytes.saturating_add(self.cleared_first()))) && !self.is_beyond_help()
     }
 
-    /// The keeper looks: whether something was dropped on a disk with little room, or what was is still being `merged` away.
-    pub fn note_clearing(&self, dropped: bool, merged: bool) {
-        let before = self.clearing_looks.load(Ordering::Relaxed);
-        let looks = if dropped || (merged && before > 0) { before + 1 } else { 0 };
-        self.clearing_looks.store(looks, Ordering::Relaxed);
-    }
-
     /// What a drop has given back first is not for what adds to the data: merging away the rest may need it, and the first writer who finds it would
     /// take it.
     fn cleared_first(&self) -> u64 {
-        let is_clearing = (1..=CLEARING_LOOKS).contains(&self.clearing_looks.load(Ordering::Relaxed));
         let most = self.total.load(Ordering::Relaxed) / CLEARING_PART;
-        if is_clearing { self.memory.load(Ordering::Relaxed).min(most) } else { 0 }
+        if self.clearing.load(Ordering::Relaxed) { self.memory.load(Ordering::Relaxed).min(most) } else { 0 }
     }
 
     /// Whether there is less than that besides what is kept.
@@ -213,20 +204,9 @@ mod tests {
             disk.refuses(1)
         };
         assert!(!refuses(50 * MB));
-        disk.note_clearing(false, true);
-        assert!(!refuses(50 * MB), "nothing was dropped");
-        disk.note_clearing(true, false);
+        disk.clearing.store(true, Ordering::Relaxed);
         assert!(refuses(50 * MB) && !refuses(80 * MB));
-        for _ in 1..CLEARING_LOOKS {
-            disk.note_clearing(false, true);
-            assert!(refuses(50 * MB));
-        }
-        disk.note_clearing(false, true);
-        assert!(!refuses(50 * MB), "it is not waited for for ever");
-        disk.note_clearing(false, false);
-        disk.note_clearing(true, false);
-        assert!(refuses(50 * MB));
-        disk.note_clearing(false, false);
+        disk.clearing.store(false, Ordering::Relaxed);
         assert!(!refuses(50 * MB));
     }
 

@@ -24,7 +24,7 @@ pub(crate) mod stable;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use sheaf_errors::{Error, Result};
 
@@ -76,6 +76,8 @@ pub(crate) struct Flushes {
     signals: Signals,
     /// What was removed where room is tight, and may be at level 0 yet.
     removed: Mutex<{ rank::LEAF }, Vec<(Cf, u32)>>,
+    /// Since when what was dropped on a disk without room is being taken away.
+    clearing_since: Mutex<{ rank::LEAF }, Option<Instant>>,
     room: Mutex<{ rank::ROOM }, ()>,
     room_made: Condvar,
     /// Why the last flush failed, until one succeeds.
@@ -103,6 +105,7 @@ impl Flushes {
             copies,
             signals: Signals::default(),
             removed: Mutex::default(),
+            clearing_since: Mutex::default(),
             room: Mutex::new(()),
             room_made: Condvar::new(),
             error: Mutex::default(),

@@ -21,6 +21,9 @@ const FLUSHES_TRIED: u64 = 2;
 const ROUNDS_TRIED: u64 = 2;
 const ROUNDS_PATIENCE: Duration = Duration::from_secs(2);
 
+/// For so long what a drop gives back is not for those who add to the data.
+const CLEARING: Duration = Duration::from_secs(15);
+
 /// Where room is scarce, earlier states of the set are kept for so long after a drop. (Readers who name a time get `SnapshotTooOld` then.)
 const PAST_AGE: Duration = Duration::from_secs(1);
 
@@ -114,11 +117,7 @@ impl Core {
     /// The keeper's part: where room is `tight` no log is kept that is not needed, unless other members may want it, and what was `removed` goes at once.
     pub(super) fn make_room_on_disk(&self, tight: bool, removed: &[(Cf, u32)]) -> Result<()> {
         let (disk, db) = (&self.flushes.disk, &self.base.db);
-        let dropped = !removed.is_empty()
-            || disk.removed.load(Ordering::Relaxed) > 0
-            || !self.definitions.garbage().is_empty();
-        let merged = disk.merging.load(Ordering::Relaxed) && !db.level0_is_merged();
-        disk.note_clearing(tight && dropped, tight && merged);
+        self.note_clearing(tight, removed);
         // First, whatever fails below.
         let flushes = self.flushes.is_last_chance() && !disk.is_beyond_help();
         let at_work = self.flushes.is_at_work() || flushes;
@@ -138,7 +137,7 @@ impl Core {
         }
         let merging = disk.merging.load(Ordering::Relaxed);
         if !removed.is_empty() {
-            self.flushes.removed.lock().extend(removed.iter().filter(|_| tight));
+            self.flushes.removed.lock().extend(removed);
             disk.removed.store(self.published.last().index + 1, Ordering::Relaxed);
         }
         let since = disk.removed.load(Ordering::Relaxed);
@@ -151,7 +150,9 @@ impl Core {
                 log.end_segment().map_err(log_error)?;
             }
             // Files at level 0 stay until they are merged with the deletions, which are in memory yet.
-            self.try_checkpoint()?;
+            if !self.try_checkpoint()? {
+                return Ok(());
+            }
             db.events().expect_less(true);
             // By range: else RocksDB takes old files that do not overlap each other alone, without the file of the deletion, and writes them again.
             let removed = std::mem::take(&mut *self.flushes.removed.lock());
@@ -171,6 +172,22 @@ impl Core {
             disk.merging.store(false, Ordering::Relaxed);
         }
         Ok(())
+    }
+
+    /// Takes note of whether what was dropped while there was no room is being taken away: for a while what comes back is not for writers then.
+    fn note_clearing(&self, tight: bool, removed: &[(Cf, u32)]) {
+        let (disk, db) = (&self.flushes.disk, &self.base.db);
+        let dropped = !removed.is_empty()
+            || disk.removed.load(Ordering::Relaxed) > 0
+            || !self.definitions.garbage().is_empty();
+        let merged = disk.merging.load(Ordering::Relaxed) && !db.level0_is_merged();
+        let mut since = self.flushes.clearing_since.lock();
+        let goes_on = since.is_some() && (dropped || merged) || dropped && disk.is_short();
+        *since = since.filter(|_| goes_on && tight).or_else(|| (goes_on && tight).then(Instant::now));
+        disk.clearing.store(since.is_some_and(|since| since.elapsed() < CLEARING), Ordering::Relaxed);
+        if !tight {
+            self.flushes.removed.lock().clear();
+        }
     }
 
     /// Whether no state of the set is left that is from before the entry `since`.

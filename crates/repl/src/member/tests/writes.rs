@@ -163,6 +163,30 @@ fn a_member_that_was_emptied_is_fed_from_the_beginning() {
     assert_eq!(set.outcome(0, waiter), Some(WaitOutcome::Satisfied));
 }
 
+/// A new primary knows nothing of a member that was down when it was elected: it begins at its own end, not before what its log still has.
+#[test]
+fn a_member_that_comes_back_to_another_primary_copies_nothing() {
+    let mut set = three();
+    for _ in 0..20 {
+        set.write(0, WriteConcern::nodes(3));
+    }
+    set.cut(0);
+    set.run(15_000);
+    let primary = set.primary().expect("the others have one");
+    assert_ne!(primary, 0);
+    set.write(primary, WriteConcern::majority());
+    let commit = set.member(primary).commit_point().index;
+    for number in 1..3 {
+        set.node(number).reads = true;
+        set.member(number).compacted(commit - 3);
+    }
+    set.restart(0);
+    set.heal();
+    set.run(5000);
+    assert_eq!(set.node(0).syncs, 0);
+    assert_eq!(set.member(0).commit_point(), set.member(primary).commit_point());
+}
+
 /// A data folder that was a standalone's becomes a set: its log is the set's.
 #[test]
 fn a_standalone_becomes_the_first_member() {

@@ -7,7 +7,8 @@ use sheaf_errors::{Code, Error, Result, bail};
 use sheaf_exec::ddl::collection_options::with_changes;
 use sheaf_storage::{Collection, CollectionChange, CreateCollection, Interrupt, OpTime, Said, Write};
 use sheaf_timeseries::{
-    Bucket, TimeseriesOptions, bucket_id_index, default_index, fault, split_buckets, unpack_stage,
+    Bucket, TimeseriesOptions, bucket_id_index, default_index, fault, fault_beside_bounds, split_buckets,
+    unpack_stage,
 };
 
 use super::{is_buckets, options_of};
@@ -46,6 +47,8 @@ pub fn check_bucket(buckets: &Collection, document: RawDoc<'_>) -> Result<()> {
 ///
 /// Errors: `BadValue`.
 pub fn check_sound_bucket(buckets: &Collection, document: RawDoc<'_>) -> Result<()> {
+    let has_collation = buckets.options.as_raw().element("collation").is_some();
+    let fault = if has_collation { fault_beside_bounds } else { fault };
     match fault(document, &options_of(buckets)?) {
         None => Ok(()),
         Some(fault) => bail!(Code::BAD_VALUE, "Not a bucket of {}: {fault}", buckets.namespace),

@@ -181,13 +181,13 @@ impl Core {
             || disk.removed.load(Ordering::Relaxed) > 0
             || !self.definitions.garbage().is_empty();
         let merged = disk.merging.load(Ordering::Relaxed) && !db.level0_is_merged();
+        if !tight {
+            self.flushes.removed.lock().clear();
+        }
         let mut since = self.flushes.clearing_since.lock();
         let goes_on = since.is_some() && (dropped || merged) || dropped && disk.is_short();
         *since = since.filter(|_| goes_on && tight).or_else(|| (goes_on && tight).then(Instant::now));
         disk.clearing.store(since.is_some_and(|since| since.elapsed() < CLEARING), Ordering::Relaxed);
-        if !tight {
-            self.flushes.removed.lock().clear();
-        }
     }
 
     /// Whether no state of the set is left that is from before the entry `since`.

@@ -197,7 +197,7 @@ impl Writer<'_> {
         self.bytes(heartbeat.set_name.as_bytes());
         self.report(&heartbeat.report);
         self.u8(heartbeat.state as u8);
-        let flags = [heartbeat.electable, heartbeat.syncing, heartbeat.short_of_room];
+        let flags = [heartbeat.electable, heartbeat.syncing, heartbeat.short_of_room, heartbeat.little_room];
         self.u8(flags.into_iter().enumerate().map(|(bit, flag)| u8::from(flag) << bit).sum());
         self.u64(heartbeat.primary.map_or(0, |id| id + 1));
         self.u64(heartbeat.commit);
@@ -289,6 +289,7 @@ impl Reader<'_> {
             electable: flags & 1 != 0,
             syncing: flags & 2 != 0,
             short_of_room: flags & 4 != 0,
+            little_room: flags & 8 != 0,
             primary: self.u64()?.checked_sub(1),
             commit: self.u64()?,
             sent_at: self.u64()?,
@@ -407,6 +408,7 @@ mod tests {
                     electable: kind == 3,
                     syncing: kind == 4,
                     short_of_room: kind == 4,
+                    little_room: kind == 3,
                     commit: 12,
                     sent_at: 99,
                 };

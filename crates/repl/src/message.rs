@@ -181,6 +181,8 @@ pub struct Heartbeat {
     pub syncing: bool,
     /// Whether the sender's disk soon has no room for what adds to its data.
     pub short_of_room: bool,
+    /// Whether it would be so before long if the sender led.
+    pub little_room: bool,
     /// The sender's commit point.
     pub commit: u64,
     /// The time of the sender of the ping, given back in the answer.

@@ -86,6 +86,10 @@ impl Sequencer for Replica {
         self.with(|core| core.short_of_room(short))
     }
 
+    fn little_room(&self, little: bool) {
+        self.with(|core| core.little_room(little));
+    }
+
     fn others_lack_room(&self) -> bool {
         self.others_lack_room.load(Ordering::Acquire)
     }

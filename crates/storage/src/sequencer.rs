@@ -61,6 +61,9 @@ pub trait Sequencer: Send + Sync {
         false
     }
 
+    /// This member's disk has so little room that it would soon be short as a primary, or has more again.
+    fn little_room(&self, _little: bool) {}
+
     /// Whether what adds to the data would not get to a majority of the set, for want of room on the disks of other members.
     fn others_lack_room(&self) -> bool {
         false

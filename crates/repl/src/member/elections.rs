@@ -72,6 +72,14 @@ impl Member {
         self.is_handing_over() || self.offer_once(self.successor(0.0, true))
     }
 
+    /// The disk has so little room that whoever hands over for want of some had better not choose this one, or has more again: disks that are alike
+    /// are full at the same time, and the lead would go in circles, which a client that tries once again does not survive.
+    pub fn little_room(&mut self, little: bool) {
+        if std::mem::replace(&mut self.little_room, little) != little {
+            self.hurry_pings();
+        }
+    }
+
     /// Whether so many other members have no room on their disks that what adds to the data would be of no majority. Arbiters have room, so that where there is
     /// one a primary goes on alone, as it does without the others; and who is away has some when it comes.
     pub fn others_lack_room(&self) -> bool {
@@ -239,7 +247,7 @@ impl Member {
             || self.refused_since.is_some_and(|since| self.now >= since + timeout / 10)
     }
 
-    /// The best member to hand the lead to: of the highest priority, then the furthest. `with_room`: none whose disk soon is full.
+    /// The best member to hand the lead to: of the highest priority, then the furthest. `with_room`: none whose disk is full soon, or before long.
     fn successor(&self, priority_above: f64, with_room: bool) -> Option<u64> {
         let config = self.config.as_ref()?;
         let raft = self.raft.as_ref()?;
@@ -249,7 +257,7 @@ impl Member {
             let Some(peer) = self.peers.get(&member.id) else { continue };
             let up = self.is_up(peer) && peer.electable && peer.state == MemberState::Secondary;
             let matched = raft.raft.prs().get(raft_id(member.id)).map_or(0, |progress| progress.matched);
-            let lacks_room = with_room && peer.short_of_room;
+            let lacks_room = with_room && (peer.short_of_room || peer.little_room);
             if !up || lacks_room || member.priority <= priority_above || matched + TAKEOVER_LAG_MAX < last {
                 continue;
             }

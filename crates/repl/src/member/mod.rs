@@ -181,6 +181,8 @@ pub struct Member {
     refused_since: Option<u64>,
     /// Whether the disk soon has no room: see [`Member::short_of_room`].
     short_of_room: bool,
+    /// Whether it has little: see [`Member::little_room`].
+    little_room: bool,
     leading: Option<Leading>,
     elections: Elections,
     hints: Hints,
@@ -282,6 +284,7 @@ impl Member {
             filling: (last.index == 0).then_some(Filling::Unknown),
             refused_since: None,
             short_of_room: false,
+            little_room: false,
             leading: None,
             hints: Hints::default(),
             listening: Listening::default(),
@@ -546,6 +549,7 @@ impl Member {
             electable: self.can_lead(),
             syncing: self.syncing || self.pending.iter().any(|pending| pending.install),
             short_of_room: self.short_of_room,
+            little_room: self.little_room,
             commit: self.commit.index,
             sent_at,
         }

@@ -224,6 +224,7 @@ impl Member {
         peer.state = heartbeat.state;
         peer.electable = heartbeat.electable;
         peer.short_of_room = heartbeat.short_of_room;
+        peer.little_room = heartbeat.little_room;
         peer.primary = heartbeat.primary;
         peer.commit = heartbeat.commit;
         let incarnation = peer.incarnation;

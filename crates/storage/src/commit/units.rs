@@ -104,7 +104,7 @@ impl Core {
         }
     }
 
-    /// Applies the units that are ready; where memtables are full, no more than a megabyte or one of them. Returns whether
+    /// Applies the units that are ready; where memtables are full, or the disk is nearly, no more than a megabyte or one of them. Returns whether
     /// there were any.
     pub fn apply_units(&self) -> Result<bool> {
         let Some(sequencer) = self.base.sequencer().cloned() else { return Ok(false) };
@@ -122,7 +122,7 @@ impl Core {
             self.apply_unit(&*sequencer, unit, &|| false)?;
             any = true;
             // No flush begins while the pipeline is held.
-            if bytes >= APPLIED_AT_ONCE && self.flushes.is_crowded() {
+            if bytes >= APPLIED_AT_ONCE && self.flushes.wants_pause() {
                 break;
             }
         }

@@ -46,8 +46,9 @@ pub(crate) struct Disk {
     at_work: AtomicBool,
     /// What somebody waits for.
     pub(super) asked: AtomicU64,
-    /// What others have heard of its being short.
+    /// What others have heard of its being short, and of its having little.
     told_short: AtomicBool,
+    told_little: AtomicBool,
     short_looks: AtomicU64,
     /// How often the keeper has looked, and done what makes room.
     pub(super) rounds: AtomicU64,
@@ -75,6 +76,13 @@ impl Disk {
         let now = looks >= LOOKS_SHORT || (told && self.lacks(self.kept()));
         self.told_short.store(now, Ordering::Relaxed);
         (now != told).then_some(now)
+    }
+
+    /// The keeper looks: whether others are to hear, if it is news, that a primary here would soon be short.
+    pub fn little_changes(&self) -> Option<bool> {
+        let memory = self.memory.load(Ordering::Relaxed).min(self.memtables_max());
+        let now = self.lacks(self.kept() + 2 * memory);
+        (self.told_little.swap(now, Ordering::Relaxed) != now).then_some(now)
     }
 
     /// Others hear now that this disk is short of room.
@@ -224,6 +232,17 @@ mod tests {
         assert_eq!(changes(31), Some(false));
         disk.tell_short();
         assert_eq!([24, 31].map(changes), [None, Some(false)], "a writer has told them");
+    }
+
+    #[test]
+    fn others_hear_in_time_that_there_is_little_room() {
+        let disk = Disk::default();
+        assert_eq!(disk.little_changes(), None);
+        let news = |available| {
+            disk.saw(available * MB, 160 * MB, 15 * MB, 64 * MB, false);
+            disk.little_changes()
+        };
+        assert_eq!([47, 46, 30, 40, 47].map(news), [None, Some(true), None, None, Some(false)]);
     }
 
     #[test]

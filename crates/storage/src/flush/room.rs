@@ -95,6 +95,12 @@ impl Flushes {
         }
     }
 
+    /// Whether who has taken in a megabyte had better let a flush begin: what takes room and memory at a stretch would leave none for that.
+    pub fn wants_pause(&self) -> bool {
+        self.look_in_time(0);
+        self.is_crowded() || self.is_last_chance()
+    }
+
     /// For how long whoever writes now should pause, so that memory lasts until the flush that is under way has ended.
     fn pause(&self) -> Option<Duration> {
         let flushing = self.flushing.load(Ordering::Relaxed);

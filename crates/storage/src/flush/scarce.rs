@@ -124,6 +124,9 @@ impl Core {
         if let (Some(short), Some(sequencer)) = (disk.changes(at_work), self.base.sequencer()) {
             sequencer.short_of_room(short);
         }
+        if let (Some(little), Some(sequencer)) = (disk.little_changes(), self.base.sequencer()) {
+            sequencer.little_room(little);
+        }
         let by_itself = self.base.is_by_itself();
         if let Some(log) = self.durability.log() {
             log.be_lean(tight, tight && by_itself);

@@ -28,6 +28,7 @@ pub struct Peer {
     pub state: MemberState,
     pub electable: bool,
     pub short_of_room: bool,
+    pub little_room: bool,
     pub primary: Option<u64>,
     pub commit: u64,
     /// How far the member has said it is.

@@ -136,11 +136,16 @@ fn a_primary_short_of_room_hands_over_to_a_member_that_has_some() {
     set.run(5000);
     (1..=2).for_each(|number| _ = set.member(number).short_of_room(false));
     set.run(100);
+    (1..=2).for_each(|number| set.member(number).little_room(true));
+    set.run(100);
+    assert!(!set.member(0).short_of_room(true), "they would be short next");
+    set.member(1).little_room(false);
+    set.run(100);
     let at = set.propose(0);
     assert!(set.member(0).short_of_room(true));
     set.run(1000);
-    let next = set.primary().expect("the others have room");
-    assert!(next != 0 && set.member(next).commit_point() >= at, "{next}");
+    assert_eq!(set.primary(), Some(1));
+    assert!(set.member(1).commit_point() >= at);
 }
 
 #[test]

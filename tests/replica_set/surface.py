@@ -64,6 +64,9 @@ def monitoring_finds_its_sections(members, client, db):
     for at in range(3):
         with members.direct(at) as member:
             status = member.admin.command("serverStatus")
+            diagnostic = member.admin.command("getDiagnosticData")["data"]
+        assert list(diagnostic) == ["start", "serverStatus", "replSetGetStatus", "local.oplog.rs.stats", "end"], list(diagnostic)
+        assert diagnostic["replSetGetStatus"]["set"] == diagnostic["serverStatus"]["repl"]["setName"] and diagnostic["local.oplog.rs.stats"]["capped"]
         names = list(status)
         ours = ["electionMetrics", "flowControl", "opcountersRepl", "oplogTruncation", "repl", "transactions"]
         assert [name for name in names if name in ours] == ours, names

@@ -1,5 +1,6 @@
 //! Commands that show what the server does.
 
+mod diagnostic_data;
 mod lock_info;
 pub mod profile;
 mod replication;
@@ -12,6 +13,7 @@ use crate::registered;
 
 /// The commands of this group.
 pub static COMMANDS: &[Entry<RunOnMongod>] = &[
+    registered!(diagnostic_data::GetDiagnosticData),
     registered!(lock_info::LockInfo),
     registered!(profile::Profile<'_>),
     registered!(server_status::ServerStatus<'_>),

@@ -19,6 +19,13 @@ pub struct ServerStatus<'a> {
     body: sheaf_bson::RawDoc<'a>,
 }
 
+impl ServerStatus<'_> {
+    /// All that it shows unless it is told otherwise.
+    pub fn whole() -> ServerStatus<'static> {
+        ServerStatus { body: sheaf_bson::RawDoc::EMPTY }
+    }
+}
+
 /// Sections in MongoDB's (alphabetical) order; ours stand among them.
 const SECTIONS: &[Section<Node>] = &[
     ("asserts", |node, doc| status::asserts(node, doc)),

@@ -17,6 +17,7 @@ mod sync_from;
 mod test;
 
 pub use published::keep_config_published;
+pub use status::ReplSetGetStatus;
 
 use crate::command::{Entry, RunOnMongod};
 use crate::op::Operation;

@@ -25,8 +25,8 @@ pub mod write_concern;
 pub use codec::DecodeError;
 pub use effect::{Effect, MemberRole, Persist, Rollback, WaiterId};
 pub use member::{
-    Attempts, CandidateMetrics, ElectionCounts, ElectionReason, Member, MemberOptions, NoticesSilence,
-    ParticipantMetrics, PeerStatus, Recovered, Status,
+    Attempts, Behind, CandidateMetrics, ElectionCounts, ElectionReason, Member, MemberOptions,
+    NoticesSilence, ParticipantMetrics, PeerStatus, Recovered, Status,
 };
 pub use message::{Body, Envelope, Heartbeat, Report};
 pub use types::{Entry, HardState, LogBounds, LogPosition, MemberState, Positions, TermRun};

@@ -18,12 +18,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak, mpsc};
 use std::time::{Duration, Instant};
 
+use sheaf_bson::DocBuf;
 use sheaf_errors::{Code, Result, bail};
 use sheaf_front::front::Front;
 use sheaf_front::log::ids;
 use sheaf_repl::{
-    Body, Effect, Envelope, LogBounds, LogPosition, Member, MemberOptions, MemberRole, Persist, Recovered,
-    TermRun,
+    Behind, Body, Effect, Envelope, LogBounds, LogPosition, Member, MemberOptions, MemberRole, Persist,
+    Recovered, TermRun,
 };
 use sheaf_storage::critical::stop;
 use sheaf_storage::order::{Condvar, Mutex};
@@ -354,14 +355,15 @@ impl Replica {
                     links.be_sparing(processors.are_short(now));
                 }
                 let wall = self.front.clock.now_millis().max(0) as u64 / 1000;
-                let (mut stopped, mut refused) = (false, false);
+                let (mut stopped, mut refused) = (None, false);
                 let pause = self.with(|core| {
                     core.be_sparing(self.memory.is_short());
                     core.tick(self.started.elapsed().as_millis() as u64, wall);
                     let lag = core.commit_lag().1;
                     self.lag_millis.store(lag, Ordering::Relaxed);
                     self.others_lack_room.store(core.others_lack_room(), Ordering::Release);
-                    stopped = self.figures.lags(lag, core.commit_point().index) && core.is_writable();
+                    let stands = self.figures.lags(lag, core.commit_point().index) && core.is_writable();
+                    stopped = stands.then(|| core.behind());
                     refused = core.is_refused();
                     core.tick_millis()
                 });
@@ -369,7 +371,7 @@ impl Replica {
                     self.keep_early();
                 }
                 next = now + Duration::from_millis(pause.clamp(5, 50));
-                if stopped {
+                if let Some(behind) = stopped {
                     let text = "Flow control is engaged and the sustainer point is not moving. Please check the health of all \
                                 secondaries.";
                     sheaf_front::log::warning(
@@ -377,7 +379,7 @@ impl Replica {
                         sheaf_front::log::ids::FLOW_CONTROL_STANDS,
                         "ReplCoord",
                         text,
-                        None,
+                        Some(who_is_behind(&behind)),
                     );
                 }
             }
@@ -463,5 +465,17 @@ fn recovered(engine: &Engine, state: &StateFile) -> Result<Recovered> {
         },
         times: tail.times,
         config: known.config.clone(),
+    })
+}
+
+/// `{members: [{host, state, lagSecs}]}`
+fn who_is_behind(behind: &[Behind]) -> DocBuf {
+    DocBuf::build(|doc| {
+        let mut members = doc.array("members");
+        for member in behind {
+            let mut doc = members.document();
+            doc.append("host", &*member.host).append("state", member.state.name());
+            doc.append("lagSecs", member.seconds as i64);
+        }
     })
 }

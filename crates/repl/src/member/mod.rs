@@ -41,7 +41,7 @@ mod waiting;
 mod windows;
 
 pub use parts::{Attempts, CandidateMetrics, ElectionCounts, ElectionReason, ParticipantMetrics};
-pub use status::{PeerStatus, Status};
+pub use status::{Behind, PeerStatus, Status};
 
 use errors::not_primary;
 use invariants::Before;

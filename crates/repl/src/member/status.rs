@@ -1,5 +1,7 @@
 //! What `replSetGetStatus` needs to know.
 
+use std::sync::Arc;
+
 use sheaf_errors::{Code, Error, Result};
 
 use super::Member;
@@ -7,6 +9,17 @@ use super::errors::not_yet_initialized;
 use super::parts::{CandidateMetrics, ParticipantMetrics};
 use crate::config::{ConfigVersion, ReplSetConfig};
 use crate::types::{LogPosition, MemberState, Positions};
+
+/// A member with data that lacks entries of another one's log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Behind {
+    /// Its `host:port`.
+    pub host: Arc<str>,
+    /// What it is, as far as is known.
+    pub state: MemberState,
+    /// So many seconds of the log.
+    pub seconds: u64,
+}
 
 /// A member's view of its set.
 #[derive(Clone, Debug)]
@@ -128,6 +141,23 @@ impl Member {
             candidate: self.elections.candidate.clone(),
             participant: self.elections.participant.clone(),
         }
+    }
+
+    /// Who has not applied what this member has.
+    pub fn behind(&self) -> Vec<Behind> {
+        let seconds = |positions: &Positions| positions.times[1] >> 32;
+        let (own, config) = (&self.positions, self.config.as_ref());
+        let others = config.into_iter().flat_map(|config| &config.members);
+        let others = others.filter(|member| Some(member.id) != self.me && !member.arbiter_only);
+        others
+            .map(|member| (member, self.peer_status(member.id)))
+            .filter(|(_, peer)| peer.positions.applied < own.applied)
+            .map(|(member, peer)| Behind {
+                host: member.host.clone(),
+                state: peer.state,
+                seconds: seconds(own).saturating_sub(seconds(&peer.positions)),
+            })
+            .collect()
     }
 
     fn peer_status(&self, id: u64) -> PeerStatus {

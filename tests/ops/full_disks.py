@@ -117,6 +117,39 @@ def full_disk_of_a_few_large_files_is_emptied(_):
         assert server.stop() == 0
 
 
+def deletions_leave_room_for_a_drop(_):
+    """Deletions take room before they give any: a hundred thousand of them leave enough for what does."""
+    for size in ("160m", "300m"):
+        with server_on_a_small_disk(size) as (server, folder):
+            server.start()
+            database = connect(server).ops
+            try:
+                while True:
+                    database.c.insert_many([{"bytes": os.urandom(1000)} for _ in range(1000)])
+            except OperationFailure as error:
+                assert error.code == OUT_OF_DISK_SPACE, error
+            # Whatever comes of it: on disks so small the merge of what is deleted may have no room.
+            for _ in range(3):
+                try:
+                    database.c.delete_many({})
+                    break
+                except OperationFailure as error:
+                    assert error.code == OUT_OF_DISK_SPACE, error
+
+            def dropped():
+                database.c.drop()
+                return True
+
+            def room():
+                stats = os.statvfs(folder)
+                return stats.f_bavail * stats.f_frsize >> 20
+
+            until("a drop", dropped)
+            until("the room of what was dropped", lambda: room() > int(size[:-1]) * 0.6)
+            until("a write", lambda: write_error(database.d, 0) is None)
+            assert server.stop() == 0
+
+
 def a_batch_on_a_full_disk_claims_what_is_kept(_):
     """A batch that is more than what is committed at once: what a reply says is done is there."""
     with server_on_a_small_disk("64m") as (server, folder):
@@ -271,6 +304,7 @@ CHECKS = [
     a_batch_on_a_full_disk_claims_what_is_kept,
     full_disk_is_emptied,
     full_disk_of_a_few_large_files_is_emptied,
+    deletions_leave_room_for_a_drop,
     full_disk_of_a_set_of_one_is_emptied,
     disk_full_of_a_set_of_one,
     start_on_a_full_disk,

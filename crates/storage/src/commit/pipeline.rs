@@ -44,6 +44,8 @@ impl Core {
         }
         if let Some(bytes) = prepared.adds() {
             self.wait_for_disk_space(bytes)?;
+        } else if let Some(bytes) = prepared.deletes() {
+            self.wait_for_room_to_delete(bytes)?;
         }
         self.wait_for_room(prepared.frees())?;
         self.wait_for_followers()?;
@@ -163,6 +165,7 @@ impl Core {
             let parts: SmallVec<[&[u8]; 4]> = group.iter().map(|unit| &unit.payload[..]).collect();
             let (at, place) =
                 log.append_placed(before.term, time, &parts).map_err(|e| self.durability.log_error(e))?;
+            self.flushes.note_logged(parts.iter().map(|part| part.len() as u64).sum());
             drop(parts);
             must!(
                 at.index == before.index + 1,

@@ -126,7 +126,19 @@ impl Prepared {
     /// About how many bytes it takes on the disk, in the log and when it is flushed. `None`: it changes the catalog, or takes documents away, and must
     /// not be refused for want of room. (An update that makes a document smaller writes it whole.)
     pub fn adds(&self) -> Option<u64> {
-        let spared = self.publish.is_some() || self.frees() || self.counts.lessens();
-        (!spared).then(|| self.payload.len() as u64 * 2)
+        (!self.is_spared() && !self.counts.lessens()).then(|| self.bytes_on_disk())
+    }
+
+    /// The same of what takes documents away: it takes room as well until it is merged with what it deletes. `None`: it does something else.
+    pub fn deletes(&self) -> Option<u64> {
+        (!self.is_spared() && self.counts.lessens()).then(|| self.bytes_on_disk())
+    }
+
+    fn is_spared(&self) -> bool {
+        self.publish.is_some() || self.frees()
+    }
+
+    fn bytes_on_disk(&self) -> u64 {
+        self.payload.len() as u64 * 2
     }
 }

@@ -215,6 +215,9 @@ impl Core {
             });
             match appended {
                 Ok((count, at)) => {
+                    let bytes =
+                        run[done..done + count].iter().map(|(.., payload)| payload.len() as u64).sum();
+                    self.flushes.note_logged(bytes);
                     done += count;
                     must!(
                         at.index == entries[done - 1].index,

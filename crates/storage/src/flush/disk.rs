@@ -22,6 +22,9 @@ const MEMTABLES_MIN: u64 = 8 << 20;
 /// Where it was short when something was dropped, what comes back first is the merge's that takes the rest away, up to this part of the disk.
 const CLEARING_PART: u64 = 4;
 
+/// About a hundred deletions.
+const SMALL_DELETION: u64 = 64 << 10;
+
 /// Others hear that there is no room when the keeper has found none so many times in a row.
 const LOOKS_SHORT: u64 = 2;
 
@@ -115,6 +118,14 @@ impl Disk {
         (self.is_short() || self.lacks(bytes.saturating_add(self.cleared_first()))) && !self.is_beyond_help()
     }
 
+    /// Whether a deletion that takes so much, before it gives any back, would leave too little of what is kept: a flush, and drops, need some. Small
+    /// ones, among which are those of the server itself, have half of that, too.
+    pub fn refuses_deletion(&self, bytes: u64) -> bool {
+        let part = self.kept() / 4;
+        let left = if bytes < SMALL_DELETION { part } else { 2 * part };
+        self.spare() < left + bytes.min(part) && !self.is_beyond_help()
+    }
+
     /// What a drop has given back first is not for what adds to the data: merging away the rest may need it, and the first writer who finds it would
     /// take it.
     fn cleared_first(&self) -> u64 {
@@ -202,6 +213,19 @@ mod tests {
         assert!(refuses(16 * MB, false));
         assert!(!refuses(15 * MB, false), "somebody else has filled it");
         assert!(refuses(15 * MB, true), "what a compaction takes comes back");
+    }
+
+    #[test]
+    fn deletions_leave_half_of_what_is_kept() {
+        let disk = Disk::default();
+        assert!(!disk.refuses_deletion(GB));
+        let refuses = |available| {
+            disk.saw(available * MB, 160 * MB, 15 * MB, 64 * MB, true);
+            (disk.refuses(1), disk.refuses_deletion(MB), disk.refuses_deletion(1000))
+        };
+        let seen = [24, 23, 20, 19, 18, 16].map(refuses);
+        assert_eq!(seen[..3], [(false, false, false), (true, false, false), (true, false, false)]);
+        assert_eq!(seen[3..], [(true, true, false), (true, true, false), (true, true, true)]);
     }
 
     #[test]

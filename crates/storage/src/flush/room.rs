@@ -30,6 +30,11 @@ impl Flushes {
     /// Documents of so many bytes were left in the log: they take no memory, but a start has to go through them.
     pub fn note_left(&self, bytes: u64) {
         self.left.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// The log has taken so many bytes.
+    pub fn note_logged(&self, bytes: u64) {
+        self.logged.fetch_add(bytes, Ordering::Relaxed);
         self.disk.note(bytes);
     }
 
@@ -77,6 +82,7 @@ impl Flushes {
     pub(super) fn move_to_flush(&self) -> u64 {
         let bytes = self.unflushed.swap(0, Ordering::Relaxed);
         self.flushing_left.store(self.left.swap(0, Ordering::Relaxed), Ordering::Relaxed);
+        self.flushing_logged.store(self.logged.swap(0, Ordering::Relaxed), Ordering::Relaxed);
         let before = self.flushing.swap(bytes, Ordering::Relaxed);
         must!(before == 0, "a flush has begun while {before} bytes of another are being written");
         self.pace.begin(Instant::now());
@@ -88,10 +94,12 @@ impl Flushes {
         let flushing = self.flushing.swap(0, Ordering::Relaxed);
         must!(flushing == bytes, "the flush that is over is the one that was begun");
         let left = self.flushing_left.swap(0, Ordering::Relaxed);
+        let logged = self.flushing_logged.swap(0, Ordering::Relaxed);
         self.pace.end(Instant::now(), written.then_some(bytes));
         if !written {
             self.note_written(bytes);
             self.note_left(left);
+            self.note_logged(logged);
         }
     }
 

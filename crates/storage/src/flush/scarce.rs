@@ -11,8 +11,10 @@ use crate::core::Core;
 use crate::db::{Cf, Db};
 use crate::oplog::log_error;
 
-/// Flushing less than this part of what is kept is not worth a file.
+/// Flushing less than this part of what is kept is not worth a file, unless it gives back the other part from the log: deletions are many times as
+/// large there.
 const FLUSH_PART: u64 = 4;
+const LOG_PART: u64 = 8;
 
 /// So many flushes are waited for, each of which may give room, before a write is refused.
 const FLUSHES_TRIED: u64 = 2;
@@ -24,7 +26,7 @@ const ROUNDS_PATIENCE: Duration = Duration::from_secs(2);
 /// For so long what a drop gives back is not for those who add to the data.
 const CLEARING: Duration = Duration::from_secs(15);
 
-/// Where room is scarce, earlier states of the set are kept for so long after a drop. (Readers who name a time get `SnapshotTooOld` then.)
+/// Where room is scarce, earlier states of the set are kept for so long after a drop, and where there is none. (Readers who name a time get `SnapshotTooOld` then.)
 const PAST_AGE: Duration = Duration::from_secs(1);
 
 impl Flushes {
@@ -52,8 +54,10 @@ impl Flushes {
 
     /// Whether a flush is due because later there may be no room for it.
     pub(super) fn is_last_chance(&self) -> bool {
-        let worth = self.disk.kept() / FLUSH_PART;
-        self.disk.is_short() && self.unflushed() + self.left.load(Ordering::Relaxed) >= worth
+        let kept = self.disk.kept();
+        let is_worth = self.unflushed() + self.left.load(Ordering::Relaxed) >= kept / FLUSH_PART
+            || self.base.is_by_itself() && self.logged.load(Ordering::Relaxed) >= kept / LOG_PART;
+        self.disk.is_short() && is_worth
     }
 }
 
@@ -94,7 +98,7 @@ impl Core {
             let tries_more = disk.rounds.load(Ordering::Acquire) < rounds + ROUNDS_TRIED
                 && began.elapsed() < ROUNDS_PATIENCE;
             if !(flushes_more || tries_more) || flushes.error.lock().is_some() {
-                return Err(self.no_room_to_add());
+                return Err(self.no_room_but_for("deletions and drops"));
             }
             flushes.signals.ask();
             Ok(true)
@@ -105,6 +109,37 @@ impl Core {
         disk.asked.store(0, Ordering::Relaxed);
         flushes.look_for_room();
         outcome
+    }
+
+    /// Holds back deletions where they would leave too little of the room that is kept: until they are merged with what they delete they take some
+    /// themselves, and a million of them all that there is, after which nothing could be flushed, merged or dropped any more.
+    ///
+    /// Errors: `OutOfDiskSpace`; what ends the operation.
+    pub(crate) fn wait_for_room_to_delete(&self, bytes: u64) -> Result<()> {
+        let (flushes, disk) = (&self.flushes, &self.flushes.disk);
+        flushes.look_in_time(bytes);
+        if !disk.refuses_deletion(bytes) {
+            return Ok(());
+        }
+        let (rounds, began) = (disk.rounds.load(Ordering::Acquire), Instant::now());
+        let lacks = || {
+            flushes.look_for_room();
+            if !disk.refuses_deletion(bytes) || !self.base.leads() {
+                return Ok(false);
+            }
+            // Not for long: a drop waits for who has been let into the collection.
+            let tries_more = disk.rounds.load(Ordering::Acquire) < rounds + ROUNDS_TRIED
+                || flushes.is_flushing()
+                || flushes.is_last_chance();
+            if !tries_more || began.elapsed() >= ROUNDS_PATIENCE || flushes.error.lock().is_some() {
+                return Err(self.no_room_but_for("drops"));
+            }
+            flushes.signals.ask();
+            Ok(true)
+        };
+        self.wait_while(lacks, |patience| {
+            flushes.room_made.wait_for(&mut flushes.room.lock(), patience);
+        })
     }
 
     /// A flush that cannot come to its end is not begun: it would take the room that the log may still have.
@@ -124,7 +159,9 @@ impl Core {
         if let (Some(short), Some(sequencer)) = (disk.changes(at_work), self.base.sequencer()) {
             sequencer.short_of_room(short);
         }
-        if let (Some(little), Some(sequencer)) = (disk.little_changes(), self.base.sequencer()) {
+        if let Some(sequencer) = self.base.sequencer()
+            && let Some(little) = disk.little_changes()
+        {
             sequencer.little_room(little);
         }
         let by_itself = self.base.is_by_itself();
@@ -134,8 +171,8 @@ impl Core {
                 self.thin_log()?;
             }
         }
-        // States of the set see what was dropped.
-        if tight && !self.definitions.garbage().is_empty() {
+        // States of the set see what was dropped, or deleted.
+        if tight && (disk.is_short() || !self.definitions.garbage().is_empty()) {
             self.forget_past(PAST_AGE, 0);
         }
         let merging = disk.merging.load(Ordering::Relaxed);
@@ -212,10 +249,11 @@ impl Core {
         }
     }
 
-    fn no_room_to_add(&self) -> Error {
+    /// Where only these are `taken`.
+    fn no_room_but_for(&self, taken: &str) -> Error {
         let text = match fs4::statvfs(&self.base.options.path) {
             Ok(stats) => format!(
-                "{} MB are left on the disk, which are kept for what frees room: only deletions and drops are taken until there is more",
+                "{} MB are left on the disk, which are kept for what frees room: only {taken} are taken until there is more",
                 stats.available_space() >> 20
             ),
             Err(error) => format!("no room on the disk: {error}"),

@@ -48,9 +48,9 @@ impl Base {
         self.sequencer().is_some()
     }
 
-    /// Whether no other member has what this node has, nor needs what it keeps for others.
+    /// Whether no other member has what this node has, nor needs what it keeps for others. A member that has not begun does not know.
     pub fn is_by_itself(&self) -> bool {
-        self.sequencer().is_none_or(|sequencer| sequencer.is_alone())
+        self.sequencer().map_or(!self.is_replica(), |sequencer| sequencer.is_alone())
     }
 
     /// Whether this member takes writes.

@@ -121,6 +121,7 @@ impl Core {
         let Some(log) = self.durability.log() else { return Ok(()) };
         self.base.hooks.call(HookPoint::Append)?;
         let at = log.append(before.term, time, &[doc]).map_err(|e| self.durability.log_error(e))?;
+        self.flushes.note_logged(doc.len() as u64);
         must!(
             at.index == before.index + 1,
             "the log has given {at:?} to what the pipeline orders after {before:?}"

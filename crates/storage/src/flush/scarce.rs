@@ -152,18 +152,13 @@ impl Core {
     /// The keeper's part: where room is `tight` no log is kept that is not needed, unless other members may want it, and what was `removed` goes at once.
     pub(super) fn make_room_on_disk(&self, tight: bool, removed: &[(Cf, u32)]) -> Result<()> {
         let (disk, db) = (&self.flushes.disk, &self.base.db);
-        self.note_clearing(tight, removed);
         // First, whatever fails below.
-        let flushes = self.flushes.is_last_chance() && !disk.is_beyond_help();
-        let at_work = self.flushes.is_at_work() || flushes;
-        if let (Some(short), Some(sequencer)) = (disk.changes(at_work), self.base.sequencer()) {
-            sequencer.short_of_room(short);
+        self.note_clearing(tight, removed);
+        if !removed.is_empty() {
+            self.flushes.removed.lock().extend(removed);
+            disk.removed.store(self.published.last().index + 1, Ordering::Relaxed);
         }
-        if let Some(sequencer) = self.base.sequencer()
-            && let Some(little) = disk.little_changes()
-        {
-            sequencer.little_room(little);
-        }
+        self.tell_of_room();
         let by_itself = self.base.is_by_itself();
         if let Some(log) = self.durability.log() {
             log.be_lean(tight, tight && by_itself);
@@ -176,10 +171,6 @@ impl Core {
             self.forget_past(PAST_AGE, 0);
         }
         let merging = disk.merging.load(Ordering::Relaxed);
-        if !removed.is_empty() {
-            self.flushes.removed.lock().extend(removed);
-            disk.removed.store(self.published.last().index + 1, Ordering::Relaxed);
-        }
         let since = disk.removed.load(Ordering::Relaxed);
         if disk.log_wants_room() {
             self.keep_room_for_log();
@@ -212,6 +203,19 @@ impl Core {
             disk.merging.store(false, Ordering::Relaxed);
         }
         Ok(())
+    }
+
+    /// What the set is to hear of the room here. Nothing is news before there is a set that hears it.
+    fn tell_of_room(&self) {
+        let (flushes, disk) = (&self.flushes, &self.flushes.disk);
+        let Some(sequencer) = self.base.sequencer() else { return };
+        let may_flush = flushes.is_last_chance() && !disk.is_beyond_help();
+        if let Some(short) = disk.changes(flushes.is_at_work() || may_flush) {
+            sequencer.short_of_room(short);
+        }
+        if let Some(little) = disk.little_changes() {
+            sequencer.little_room(little);
+        }
     }
 
     /// Takes note of whether what was dropped while there was no room is being taken away: for a while what comes back is not for writers then.

@@ -7,6 +7,7 @@ import time
 import bson
 from bson.max_key import MaxKey
 from bson.min_key import MinKey
+from pymongo.read_concern import ReadConcern
 
 from checks import alone, check, refused
 from cluster import ReplicaSet, eventually
@@ -196,6 +197,26 @@ def stream_stages_and_lookups(cluster):
         with plants.watch([{"$unset": "_id"}], max_await_time_ms=200) as stream:
             plants.insert_one({"_id": 7, "n": 7})
             refused(280, lambda: drained(stream, 1))
+
+
+@check
+def stream_beside_a_default_read_concern(cluster):
+    """A default level is for reads that name none; a stream reads what majorities have, and refuses only what its client names."""
+    two_ranges(cluster, "streamdefault.plants", {"n": 1})
+    with cluster.client() as client, cluster.shards[0].direct(0) as shard:
+        plants = client.streamdefault.plants
+        for each in (client, shard):
+            each.admin.command("setDefaultRWConcern", defaultReadConcern={"level": "local"})
+        try:
+            with plants.watch(max_await_time_ms=200) as routed, shard.streamdefault.plants.watch(max_await_time_ms=200) as direct:
+                plants.insert_one({"_id": 1, "n": -1})
+                for stream in (routed, direct):
+                    assert drained(stream, 1)[0]["documentKey"] == {"n": -1, "_id": 1}
+            explicit = plants.with_options(read_concern=ReadConcern("local"))
+            refused(72, lambda: explicit.watch())
+        finally:
+            for each in (client, shard):
+                each.admin.command("setDefaultRWConcern", defaultReadConcern={})
 
 
 @check

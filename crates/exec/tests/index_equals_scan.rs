@@ -38,6 +38,7 @@ fn indexes() -> Vec<DocBuf> {
         index("a", doc! { "a": 1 }),
         index("a_desc_b", doc! { "a": -1, "b": 1 }),
         index("b_a_c", doc! { "b": 1, "a": 1, "c.d": -1 }),
+        index("a_first", doc! { "a.0": 1 }),
         index("cd", doc! { "c.d": 1 }),
         index("cd_ce", doc! { "c.d": 1, "c.e": 1 }),
         index("id_hashed", doc! { "_id": "hashed" }),
@@ -157,9 +158,10 @@ fn operator() -> impl Strategy<Value = DocBuf> {
 }
 
 fn clause() -> impl Strategy<Value = DocBuf> {
-    let path =
-        prop_oneof![3 => Just("a"), 2 => Just("b"), 2 => Just("c.d"), 1 => Just("c.e"), 1 => Just("_id")];
+    let path = prop_oneof![3 => Just("a"), 2 => Just("b"), 2 => Just("c.d"), 1 => Just("c.e"), 1 => Just("_id"), 1 => Just("a.0")];
     prop_oneof![
+        1 => operator().prop_map(|first| doc! { "a": { "$elemMatch": { "0": &first } } }),
+        1 => scalar().prop_map(|x| doc! { "a": { "$elemMatch": { "$elemMatch": { "$gte": &x } } } }),
         8 => (path, operator()).prop_map(|(path, test)| DocBuf::new().with(path, &test)),
         1 => (operator(), operator()).prop_map(|(d, e)| doc! { "c": { "$elemMatch": { "d": &d, "e": &e } } }),
     ]

@@ -350,8 +350,12 @@ pub(crate) fn parse(text: &str) -> Result<Parsed, Reason> {
         read_time(&mut at, &mut c).ok_or("Unexpected character")?;
         at.skip_spaces();
     }
-    let days =
-        read_day(&mut at).ok_or("an incomplete date/time string has been found, with elements missing")?;
+    let Some(days) = read_day(&mut at) else {
+        return Err(match names_no_day(text) {
+            true => "The parsed date was invalid".to_owned(),
+            false => "an incomplete date/time string has been found, with elements missing".to_owned(),
+        });
+    };
     let had_space = at.peek().is_some_and(|c| matches!(c, ' ' | '\t' | ','));
     at.skip_spaces();
     let marked = at.eat('T') || at.eat('t');
@@ -377,6 +381,19 @@ pub(crate) fn parse(text: &str) -> Result<Parsed, Reason> {
     }
     let in_day = checked_millis(c).ok_or("The parsed time was invalid")?;
     Ok(Parsed { local: days * time::MILLIS_PER_DAY + in_day, zone })
+}
+
+/// Whether text is a date, `2024-02-30` with what may stand behind, of a day that its month does not have.
+fn names_no_day(text: &str) -> bool {
+    let mut at = Reader { rest: text };
+    let mut parts = || {
+        let year = at.digits(4, 4)?;
+        let month = if at.eat('-') { at.digits(1, 2)? } else { return None };
+        let day = if at.eat('-') { at.digits(1, 2)? } else { return None };
+        Some((year, month, day))
+    };
+    let Some((year, 0..=12, 0..=31)) = parts() else { return false };
+    !at.peek().is_some_and(|c| c.is_ascii_digit()) && parse(&format!("{year:04}-01-01{}", at.rest)).is_ok()
 }
 
 /// `Wed Jan 31 12:05:28 +03:30 1996`: the form of C's `asctime` and of `date`, with the year last.

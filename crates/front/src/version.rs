@@ -10,3 +10,5 @@ pub const FEATURE_VERSION: &str = "8.2";
 pub const MAX_WIRE_VERSION: i32 = 27;
 /// This program's own version.
 pub const OWN: &str = env!("CARGO_PKG_VERSION");
+/// What stands for mongod's commit, `gitVersion`: by it clients tell that this is another server.
+pub const GIT: &str = concat!("sheaf-", env!("CARGO_PKG_VERSION"));

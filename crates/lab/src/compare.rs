@@ -83,6 +83,11 @@ impl ComparedMetric {
         })
     }
 
+    /// The ratio, if its interval says anything: of one repetition on a side nothing is known of the spread.
+    pub fn interval(&self) -> Option<Ratio> {
+        self.ratio.filter(|_| self.sides.iter().all(|side| side.n >= 2))
+    }
+
     /// What the difference means, if there is one.
     pub fn change(&self) -> Change {
         let Verdict::Different { .. } = self.verdict else { return Change::Unclear };

@@ -28,6 +28,7 @@ mod settings;
 mod writers;
 
 use std::io;
+use std::process::ExitCode;
 
 pub(crate) use settings::{Settings, table};
 
@@ -49,7 +50,17 @@ const SECTIONS: [Section; 13] = [
     ("footprint", footprint::run),
 ];
 
-fn main() -> io::Result<()> {
+fn main() -> ExitCode {
+    match measure() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("sheaf-perf: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn measure() -> io::Result<()> {
     let mut arguments = std::env::args().skip(1);
     let mut settings = Settings {
         binary: process::default_binary(),

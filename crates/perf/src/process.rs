@@ -159,13 +159,21 @@ fn spawn(binary: &Path, data: &Path, port: u16) -> io::Result<(Child, Duration)>
         .arg(data)
         .stdout(Stdio::null())
         .spawn()
-        .map_err(|error| io::Error::other(format!("{}: {error}", binary.display())))?;
+        .map_err(|error| {
+            let binary = binary.display();
+            io::Error::other(format!(
+                "{binary} cannot be started ({error}); --bin PATH says where sheaf's binary is"
+            ))
+        })?;
     loop {
         if Client::connect(port).is_ok() {
             return Ok((child, began.elapsed()));
         }
         if let Some(status) = child.try_wait()? {
-            return Err(io::Error::other(format!("the server ended: {status}")));
+            let binary = binary.display();
+            return Err(io::Error::other(format!(
+                "{binary} ended at its start ({status}); --bin PATH says where sheaf's binary is"
+            )));
         }
         if began.elapsed() > Duration::from_secs(120) {
             let _ = child.kill();

@@ -23,6 +23,7 @@ use sheaf_tls::Wire;
 
 use crate::command::Run;
 use crate::commands;
+use crate::commands::crud::change_stream;
 use crate::concern::ReadConcern;
 use crate::node::Node;
 use crate::op::Operation;
@@ -218,11 +219,16 @@ fn ran(op: &Operation<'_>, result: Result<Reply>) -> Ran {
     Ran { result, parked, wait, operation_time: wait::operation_time(op) }
 }
 
-/// The client's read concern, with the default level if it names none.
+/// The client's read concern, with the default level if it names none. Change streams read what a majority has, whatever the default.
 fn read_concern(node: &Node, request: &Request<'_>) -> ReadConcern {
     let mut concern = request.read_concern();
     let open = concern.level.is_none() && request.command.spec.concerns.read;
-    if open && node.replica().is_some() && matches!(request.part, TxnPart::Plain | TxnPart::Start) {
+    let is_stream = || request.command.name == "aggregate" && change_stream::is_opened_by(request.body);
+    if open
+        && node.replica().is_some()
+        && matches!(request.part, TxnPart::Plain | TxnPart::Start)
+        && !is_stream()
+    {
         concern.level = node.default_concerns().read_level();
     }
     concern

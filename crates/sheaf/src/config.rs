@@ -25,6 +25,8 @@ pub struct Settings {
     pub log_rotate: Option<String>,
     pub fork: Option<bool>,
     pub pidfilepath: Option<PathBuf>,
+    /// Shown, and of no effect: time zones are built in.
+    pub time_zone_info: Option<PathBuf>,
     pub repl_set: Option<String>,
     /// Whether it is the file that names it: there the option has another name.
     pub repl_set_in_file: Option<bool>,
@@ -113,6 +115,7 @@ impl Settings {
             log_rotate,
             fork,
             pidfilepath,
+            time_zone_info,
             repl_set,
             repl_set_in_file,
             cluster_role,
@@ -290,7 +293,7 @@ fn apply(settings: &mut Settings, path: &str, value: &Value) -> Result<(), Strin
         "systemLog.timeStampFormat" | "systemLog.traceAllExceptions" => {}
         "processManagement.fork" => settings.fork = Some(boolean(path, value)?),
         "processManagement.pidFilePath" => settings.pidfilepath = Some(path_of(value)?),
-        "processManagement.timeZoneInfo" => {}
+        "processManagement.timeZoneInfo" => settings.time_zone_info = Some(path_of(value)?),
         "operationProfiling.mode" => {
             settings.profile = Some(match text(path, value)?.as_str() {
                 "off" | "false" => 0,

@@ -325,13 +325,13 @@ pub fn parse(argv: &[String]) -> Parsed {
 fn print_version() {
     use std::io::Write;
 
-    use sheaf_front::version::{COMPATIBLE, OWN};
+    use sheaf_front::version::{COMPATIBLE, GIT, OWN};
     let architecture = std::env::consts::ARCH;
     let lines = [
         &format!("db version v{COMPATIBLE}"),
         "Build Info: {",
         &format!("    \"version\": \"{COMPATIBLE}\","),
-        &format!("    \"gitVersion\": \"sheaf-{OWN}\","),
+        &format!("    \"gitVersion\": \"{GIT}\","),
         "    \"modules\": [],",
         "    \"allocator\": \"mimalloc\",",
         "    \"environment\": {",
@@ -377,6 +377,7 @@ impl ProcessFlags {
             log_rotate: self.log_rotate.clone(),
             fork: self.fork.then_some(true),
             pidfilepath: self.pidfilepath.clone(),
+            time_zone_info: self.time_zone_info.clone(),
             parameters,
             max_conns: self.max_conns,
             slowms: self.slowms,

@@ -19,6 +19,15 @@ here. [reference.md](reference.md) is the same of everything else.
 
 A test makes this page of the names in `crates/server/tests/reference/options.txt` and of what the code knows
 (`UPDATE=1 cargo test -p sheaf --bin sheaf reference` writes it anew). What is unknown ends the start with an error.
+
+## Our own
+
+| option | in the file | |
+| --- | --- | --- |
+| `--cacheSizeGB N` | `storage.cacheSizeGB` | Memory for caches and for writes that are not flushed yet, in GiB, with decimals: 0.001 to 10000. `--wiredTigerCacheSizeGB` is the same within mongod's bounds, 0.25 to 10000; where both are said this one counts. Default: half of the memory above 1 GiB, at least 256 MiB, at most a quarter of the memory; the memory is the machine's, or the limit of the control group where that is less |
+| `--metricsPort N` | `metrics.port` | Answers HTTP on this port, at the first address of `--bind_ip`, with the figures in Prometheus' text format (version 0.0.4), whatever the path; without TLS, and whoever asks. Default: no port. [operating.md](operating.md#watching) has an example. Not with `--shards` |
+
+## MongoDB's, in numbers
 ";
 
 /// The long flags of a role, other spellings with them.

@@ -5,7 +5,7 @@ use sheaf_bson::{
     Value,
 };
 use sheaf_collation::Collator;
-use sheaf_query::matcher::{CompareOp, InList, MatchExpr, Regex, Test, TypeSet};
+use sheaf_query::matcher::{CompareOp, InList, Leaf, MatchExpr, Regex, Test, TypeSet};
 
 use super::{Interval, Intervals, Tightness};
 
@@ -22,6 +22,8 @@ pub struct FieldTraits<'i> {
     pub only_with_it: bool,
     /// The path has a numeric name, which a filter also reads as a position.
     pub numeric_path: bool,
+    /// The path's last name is a position in an array. What stands there is one value in the keys, an array too.
+    pub at_position: bool,
     /// By which strings stand in the keys: those of bounds are brought into the same form. Whoever compares strings otherwise
     /// does not ask for bounds of a test that [`compares_strings`].
     pub collator: Option<&'i Collator>,
@@ -77,6 +79,8 @@ pub fn test_bounds(test: &Test, field: FieldTraits<'_>) -> Option<Bounds> {
         Test::Type(types) => type_bounds(types),
         Test::Mod { .. } => (all_numbers(), Tightness::Covered),
         Test::Regex(regex) => regex_bounds(regex, field),
+        // Keys have no elements of an array that a position leads to.
+        Test::ElemMatchValue(_) if field.at_position => return None,
         Test::ElemMatchValue(inner) => (element_bounds(inner, field)?, Tightness::Fetch),
         Test::Size(_) | Test::Bits { .. } | Test::ElemMatchObject(_) | Test::Geo(_) | Test::Near(_) => {
             return None;
@@ -101,16 +105,17 @@ pub fn negated_bounds(test: &Test, field: FieldTraits<'_>) -> Option<Bounds> {
             if operand.as_value().is_nullish() =>
         {
             // An empty array on the way to the field has the key null, and no null: with arrays about, the
-            // keys do not tell.
-            let tight = if field.numeric_path { Tightness::Fetch } else { Tightness::Exact };
-            (!field.multikey).then(|| (Intervals::point(Value::Null).complement(), tight))
+            // keys do not tell. So has one with a number where the path has a name behind the position.
+            (!field.multikey && !field.numeric_path)
+                .then(|| (Intervals::point(Value::Null).complement(), Tightness::Exact))
         }
         // A document without the field passes a negation, and a sparse index does not hold it.
         _ if field.sparse => None,
         Test::ExprCompare { .. } => None,
         Test::Compare { operand, .. } if matches!(operand.as_value(), Value::Array(_)) => None,
         Test::Compare { operand, .. }
-            if field.multikey && matches!(operand.as_value(), Value::MinKey | Value::MaxKey) =>
+            if (field.multikey || field.numeric_path)
+                && matches!(operand.as_value(), Value::MinKey | Value::MaxKey) =>
         {
             None
         }
@@ -123,7 +128,7 @@ pub fn negated_bounds(test: &Test, field: FieldTraits<'_>) -> Option<Bounds> {
             if arrays || !list.regexes.is_empty() {
                 return None;
             }
-            if list.has_null && field.multikey {
+            if list.has_null && (field.multikey || field.numeric_path) {
                 return None;
             }
             let arena = Bump::new();
@@ -148,6 +153,8 @@ fn negated_tightness(tight: Tightness, field: FieldTraits<'_>) -> Tightness {
 fn element_bounds(inner: &MatchExpr, field: FieldTraits<'_>) -> Option<Intervals> {
     let field = FieldTraits { sparse: false, ..field };
     match inner {
+        // An array within an array is one value in the keys.
+        MatchExpr::Leaf(Leaf { test: Test::ElemMatchValue(_), .. }) => None,
         MatchExpr::Leaf(leaf) => Some(test_bounds(&leaf.test, field)?.0),
         MatchExpr::Not(negated) => match &**negated {
             MatchExpr::Leaf(leaf) if !matches!(leaf.test, Test::Exists) => {
@@ -175,13 +182,15 @@ fn hashed_bounds(test: &Test, field: FieldTraits<'_>) -> Option<Bounds> {
         Test::Compare { op: CompareOp::Eq, operand } => {
             let value = operand.as_value();
             // A document without the field is not in a sparse index.
-            if value.is_nullish() && field.sparse {
+            if value.is_nullish() && (field.sparse || field.numeric_path) {
                 return None;
             }
             let value = if value.is_nullish() { Value::Null } else { value };
             Some((Intervals::from_unsorted(vec![point(value)?]), Tightness::Fetch))
         }
-        Test::In(list) if list.regexes.is_empty() && !(list.has_null && field.sparse) => {
+        Test::In(list)
+            if list.regexes.is_empty() && !(list.has_null && (field.sparse || field.numeric_path)) =>
+        {
             let points: Option<Vec<Interval>> = list.values.iter().map(|v| point(v.as_value())).collect();
             Some((Intervals::from_unsorted(points?), Tightness::Fetch))
         }
@@ -199,7 +208,8 @@ fn compare_bounds(op: CompareOp, operand: Value<'_>, field: FieldTraits<'_>) -> 
     if operand.is_nullish() {
         return match op {
             Gt | Lt => Some((Intervals::none(), Tightness::Exact)),
-            _ if field.sparse => None,
+            // Behind a position a field may be missing, too, in any document of the array; the keys are of the one there.
+            _ if field.sparse || field.numeric_path => None,
             _ => Some((null_points(), Tightness::Fetch)),
         };
     }
@@ -217,7 +227,7 @@ fn compare_bounds(op: CompareOp, operand: Value<'_>, field: FieldTraits<'_>) -> 
         return None;
     }
     // So does an array as a whole, of which the index has the elements only.
-    if takes_missing && field.multikey {
+    if takes_missing && (field.multikey || field.numeric_path) {
         return Some((Intervals::all(), Tightness::Fetch));
     }
     let nan = operand.is_number() && operand.as_f64().is_some_and(f64::is_nan);

@@ -1,6 +1,6 @@
 //! The bounds of conditions, as explain prints them.
 
-use sheaf_bson::{DocBuf, array, doc};
+use sheaf_bson::{DocBuf, Value, array, doc};
 use sheaf_expr::ParseCx;
 use sheaf_query::matcher::{MatchExpr, Matcher};
 
@@ -88,8 +88,38 @@ fn plain_fields() {
             (doc! { "a": { "$size": 2 } }, "none"),
             (doc! { "a": &array![1, 2] }, "[1, 1], [[ 1, 2 ], [ 1, 2 ]] ~fetch"),
             (doc! { "a": { "$elemMatch": { "$gte": 1, "$lt": 5 } } }, "[1, 5) ~fetch"),
+            (doc! { "a": { "$elemMatch": { "$elemMatch": { "$gte": 1 } } } }, "none"),
         ],
         FieldTraits::default(),
+    );
+}
+
+#[test]
+fn fields_at_positions() {
+    let behind_position = FieldTraits { numeric_path: true, ..FieldTraits::default() };
+    check(
+        &[
+            (doc! { "a.0.b": { "$gt": 5 } }, "(5, inf.0] ~fetch"),
+            (doc! { "a.0.b": { "$ne": 3 } }, "[MinKey, 3), (3, MaxKey] ~fetch"),
+            // A number at the position has the key null, and no field that could be null.
+            (doc! { "a.0.b": { "$ne": () } }, "none"),
+            (doc! { "a.0.b": { "$nin": [1, ()] } }, "none"),
+            (doc! { "a.0.b": { "$elemMatch": { "$gt": 5 } } }, "(5, inf.0] ~fetch"),
+            // A document of the array lacks the field `0`, whatever is at the position.
+            (doc! { "a.0.b": () }, "none"),
+            (doc! { "a.0.b": { "$in": [1, ()] } }, "none"),
+            (doc! { "a.0.b": { "$gt": Value::MinKey } }, "[MinKey, MaxKey] ~fetch"),
+            (doc! { "a.0.b": { "$not": { "$gt": Value::MinKey } } }, "none"),
+        ],
+        behind_position,
+    );
+    let at_position = FieldTraits { at_position: true, ..behind_position };
+    check(
+        &[
+            (doc! { "a.0": { "$gt": 5 } }, "(5, inf.0] ~fetch"),
+            (doc! { "a.0": { "$elemMatch": { "$gt": 5 } } }, "none"),
+        ],
+        at_position,
     );
 }
 

@@ -6,7 +6,8 @@ use sheaf_bson::{Binary, Value};
 use sheaf_collation::SharedCollator;
 use sheaf_expr::ParseCx;
 use sheaf_geo::Indexing;
-use sheaf_query::matcher::{MatchExpr, Matcher, Test};
+use sheaf_query::matcher::{Leaf, MatchExpr, Matcher, Test};
+use sheaf_query::path::{Part, Path};
 use sheaf_storage::{Index, IndexKind};
 
 use crate::bounds::predicate::{FieldTraits, compares_strings, negated_bounds, test_bounds};
@@ -21,6 +22,49 @@ struct Predicate<'m> {
     conjunct: usize,
     /// The `$elemMatch` in which it stands: conditions of one group hold for one array element.
     group: Option<usize>,
+    /// See [`Within::takes_array_for_document`].
+    takes_array_for_document: bool,
+}
+
+/// Where in a filter conditions stand.
+#[derive(Clone, Copy)]
+struct Within<'p> {
+    /// The path of the `$elemMatch` that they are in; empty outside of any.
+    prefix: &'p str,
+    /// Number of the top-level conjunct.
+    conjunct: usize,
+    /// See [`Predicate::group`].
+    group: Option<usize>,
+    /// A path within `$elemMatch` begins with a number: it is a field of the element, and where that is an array, a position in it. In
+    /// the index the whole path's number is a position in the outer array.
+    takes_array_for_document: bool,
+}
+
+impl Within<'_> {
+    fn path(&self, path: &Path) -> String {
+        if self.prefix.is_empty() {
+            path.dotted().to_owned()
+        } else {
+            format!("{}.{}", self.prefix, path.dotted())
+        }
+    }
+
+    /// Whether keys of the whole path may lack what is at this path in the elements.
+    fn may_lack(&self, path: &Path) -> bool {
+        let begins_with_number = path.parts().first().is_some_and(Part::is_index);
+        self.takes_array_for_document || self.group.is_some() && begins_with_number
+    }
+
+    fn predicate<'m>(&self, leaf: &'m Leaf, negated: bool) -> Predicate<'m> {
+        Predicate {
+            path: self.path(&leaf.path),
+            test: &leaf.test,
+            negated,
+            conjunct: self.conjunct,
+            group: self.group,
+            takes_array_for_document: self.may_lack(&leaf.path),
+        }
+    }
 }
 
 /// The use of one index for a filter.
@@ -81,8 +125,9 @@ pub fn uses(collator: Option<&SharedCollator>, index: &Arc<Index>, expr: &MatchE
     let alike = crate::index::compares_strings_alike(index, collator);
     let mut predicates = Vec::new();
     let mut groups = 0;
-    for (at, conjunct) in conjuncts(expr).iter().enumerate() {
-        collect(conjunct, "", at, None, &mut groups, &mut predicates);
+    for (conjunct, part) in conjuncts(expr).iter().enumerate() {
+        let within = Within { prefix: "", conjunct, group: None, takes_array_for_document: false };
+        collect(part, within, &mut groups, &mut predicates);
     }
     if index.kind == IndexKind::Text {
         return Vec::new();
@@ -103,46 +148,38 @@ fn predicates_paths<'p>(predicates: &'p [Predicate<'_>]) -> Vec<&'p str> {
     paths
 }
 
-fn collect<'m>(
-    expr: &'m MatchExpr,
-    prefix: &str,
-    conjunct: usize,
-    group: Option<usize>,
-    groups: &mut usize,
-    out: &mut Vec<Predicate<'m>>,
-) {
+fn collect<'m>(expr: &'m MatchExpr, within: Within<'_>, groups: &mut usize, out: &mut Vec<Predicate<'m>>) {
     match expr {
         MatchExpr::And(children) => {
             for child in children {
-                collect(child, prefix, conjunct, group, groups, out);
+                collect(child, within, groups, out);
             }
         }
-        MatchExpr::Leaf(leaf) => {
-            let path = join(prefix, leaf.path.dotted());
-            match &leaf.test {
-                Test::ElemMatchObject(inner) => {
-                    // Nested groups count as the outer one's, which only widens what is scanned.
-                    let group = group.unwrap_or_else(|| {
-                        *groups += 1;
-                        *groups
-                    });
-                    collect(inner, &path, conjunct, Some(group), groups, out);
-                }
-                test => out.push(Predicate { path, test, negated: false, conjunct, group }),
+        MatchExpr::Leaf(leaf) => match &leaf.test {
+            Test::ElemMatchObject(inner) => {
+                // Nested groups count as the outer one's, which only widens what is scanned.
+                let group = within.group.unwrap_or_else(|| {
+                    *groups += 1;
+                    *groups
+                });
+                let prefix = within.path(&leaf.path);
+                let inside = Within {
+                    prefix: &prefix,
+                    group: Some(group),
+                    takes_array_for_document: within.may_lack(&leaf.path),
+                    ..within
+                };
+                collect(inner, inside, groups, out);
             }
-        }
+            _ => out.push(within.predicate(leaf, false)),
+        },
         MatchExpr::Not(child) => {
             if let MatchExpr::Leaf(leaf) = &**child {
-                let path = join(prefix, leaf.path.dotted());
-                out.push(Predicate { path, test: &leaf.test, negated: true, conjunct, group });
+                out.push(within.predicate(leaf, true));
             }
         }
         _ => {}
     }
-}
-
-fn join(prefix: &str, path: &str) -> String {
-    if prefix.is_empty() { path.to_owned() } else { format!("{prefix}.{path}") }
 }
 
 /// Length of the longest prefix of the path that is an array in some document, in path components;
@@ -188,7 +225,8 @@ fn bound(
             multikey: prefix > 0,
             sparse: index.sparse || index.kind == IndexKind::Wildcard,
             only_with_it: is_wild || index.sparse && index.fields.len() == 1,
-            numeric_path: path.split('.').any(|part| part.bytes().all(|b| b.is_ascii_digit())),
+            numeric_path: path.split('.').any(is_number),
+            at_position: path.rsplit_once('.').is_some_and(|(_, last)| is_number(last)),
             collator: index.collator.as_deref(),
         };
         if let Some(indexing) = index.indexing() {
@@ -215,7 +253,7 @@ fn bound(
         let candidates: Vec<(&Predicate<'_>, Intervals, Tightness)> = predicates
             .iter()
             .filter(|p| p.path == *path && (!is_wild || super::wildcard::can_serve(p.test, p.negated)))
-            .filter(|p| alike || !compares_strings(p.test))
+            .filter(|p| !p.takes_array_for_document && (alike || !compares_strings(p.test)))
             .filter_map(|p| {
                 let found =
                     if p.negated { negated_bounds(p.test, traits) } else { test_bounds(p.test, traits) };
@@ -261,6 +299,10 @@ fn bound(
     Some(out)
 }
 
+fn is_number(name: &str) -> bool {
+    name.bytes().all(|b| b.is_ascii_digit())
+}
+
 /// The bounds of a field that is a geometry: by the first condition on it that the index knows how to serve.
 fn geo_bounds(
     index: &Index,
@@ -269,7 +311,9 @@ fn geo_bounds(
     path: &str,
     predicates: &[Predicate<'_>],
 ) -> Option<FieldBounds> {
-    let fits = |p: &&Predicate<'_>| index.is_geo_field(at) && p.path == path && !p.negated;
+    let fits = |p: &&Predicate<'_>| {
+        index.is_geo_field(at) && p.path == path && !p.negated && !p.takes_array_for_document
+    };
     let served = |p: &Predicate<'_>| match p.test {
         Test::Geo(predicate) => indexing.ranges(predicate).map(|ranges| {
             let interval = |(low, high)| Interval::new(Value::Int64(low), true, Value::Int64(high), true);

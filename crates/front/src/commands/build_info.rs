@@ -46,7 +46,7 @@ impl<'a> Command<'a, Request<'a>> for BuildInfo {
 pub fn write(doc: &mut DocWriter<'_, Vec<u8>>) {
     doc.append("version", version::COMPATIBLE);
     // Fields that tools expect to find; what would name a build of mongod stays general.
-    doc.append("gitVersion", concat!("sheaf-", env!("CARGO_PKG_VERSION")));
+    doc.append("gitVersion", version::GIT);
     let _ = doc.array("modules");
     doc.append("allocator", "mimalloc");
     doc.append("javascriptEngine", if sheaf_js::is_enabled() { "quickjs" } else { "none" });

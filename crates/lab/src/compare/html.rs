@@ -72,7 +72,7 @@ fn metric_line(metric: &ComparedMetric, scale: &Scale) -> String {
         side(&metric.sides[0], &metric.unit),
         side(&metric.sides[1], &metric.unit),
         metric.ratio.map_or("-".to_owned(), |r| ratio(r.ratio)),
-        metric.ratio.map_or(String::new(), |r| scale.draw(r, metric.change())),
+        metric.interval().map_or("-".to_owned(), |r| scale.draw(r, metric.change())),
         escape(&metric.verdict.text())
     )
 }
@@ -98,7 +98,7 @@ const FARTHEST: f64 = 100.0;
 
 impl Scale {
     fn of(comparison: &Comparison) -> Scale {
-        let ratios = comparison.rows.iter().flat_map(|r| &r.metrics).filter_map(|m| m.ratio);
+        let ratios = comparison.rows.iter().flat_map(|r| &r.metrics).filter_map(ComparedMetric::interval);
         let far = ratios.flat_map(|r| [r.low, r.high]).filter(|v| *v > 0.0).map(|v| v.max(1.0 / v));
         let end = far.fold(1.1, f64::max).min(FARTHEST);
         let round = [1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0, 20.0, 50.0, 100.0];

@@ -45,9 +45,10 @@ fn moved(row: &ComparedRow) -> Option<String> {
 /// By how much; from nothing, as a first stall is, there is no ratio.
 fn text(metric: &ComparedMetric) -> String {
     let side = |at: usize| figure(metric.sides[at].median, &metric.unit);
-    let by = match metric.ratio {
-        Some(r) => format!("x {} [{}]", ratio(r.ratio), interval(r)),
-        None => format!("{} to {}", side(0), side(1)),
+    let by = match (metric.ratio, metric.interval()) {
+        (_, Some(r)) => format!("x {} [{}]", ratio(r.ratio), interval(r)),
+        (Some(r), None) => format!("x {}", ratio(r.ratio)),
+        (None, None) => format!("{} to {}", side(0), side(1)),
     };
     format!("{} {by} {}", metric.name, change(metric))
 }

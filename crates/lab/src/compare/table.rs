@@ -43,7 +43,7 @@ fn grid(comparison: &Comparison, spread: bool) -> Grid {
                 side(&metric.sides[0], &metric.unit, spread),
                 side(&metric.sides[1], &metric.unit, spread),
                 metric.ratio.map_or("-".to_owned(), |r| ratio(r.ratio)),
-                metric.ratio.map_or(String::new(), interval),
+                metric.interval().map_or("-".to_owned(), interval),
                 change(metric).to_owned(),
                 metric.verdict.text(),
             ]);

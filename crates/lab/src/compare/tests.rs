@@ -47,6 +47,20 @@ fn few_or_equal_repetitions_show_nothing() {
 }
 
 #[test]
+fn one_repetition_has_a_ratio_and_no_interval() {
+    let one = |values: &[f64]| run(vec![row("r", "sheaf 1", Better::Higher, values)]);
+    for (a, b) in [(&SLOW[..1], &FAST[..1]), (&SLOW[..1], &FAST[..3]), (&SLOW[..3], &FAST[..1])] {
+        let compared = compare(&one(a), &one(b));
+        let text = table::table(&compared, 200);
+        let line = text.lines().find(|line| line.starts_with("r: speed")).unwrap();
+        assert!(line.contains(" 1.5") && line.contains(" -  "), "{line}");
+        assert!(!compared.html().contains("class=\"interval\""), "{line}");
+    }
+    let two = table::table(&compare(&one(&SLOW[..2]), &one(&FAST[..2])), 200);
+    assert!(two.contains("1.49 - 1.51"), "{two}");
+}
+
+#[test]
 fn the_first_line_says_what_moved() {
     let named = |name: &str, better, values: &[f64]| row(name, "sheaf 1", better, values);
     let stalls = |values: &[f64]| {

@@ -340,6 +340,35 @@ fn defaults_are_set_and_used() {
     assert_eq!(custom.as_raw().get("defaultWriteConcernSource").unwrap().as_str(), Some("global"));
 }
 
+/// The default level once reached streams as if their clients had asked for it, which refused every new one.
+#[test]
+fn a_default_read_concern_is_not_one_of_change_streams() {
+    let server = set_of_one();
+    let mut connection = server.connect();
+    let open = doc! { "aggregate": "c", "pipeline": [{ "$changeStream": {} }], "cursor": {}, "$db": "t" };
+    for level in ["local", "available", "majority"] {
+        let set = doc! { "setDefaultRWConcern": 1, "defaultReadConcern": { "level": level }, "$db": "admin" };
+        assert_eq!(code(&connection.run(&set)), 0, "{level}");
+        let opened = connection.run(&open);
+        assert_eq!(code(&opened), 0, "{level}: {opened:?}");
+        let id = sub(&opened, "cursor").get("id").and_then(|id| id.as_exact_i64()).unwrap();
+        let insert = doc! { "insert": "c", "documents": [{ "by": level }], "$db": "t" };
+        assert_eq!(code(&connection.run(&insert)), 0);
+        let more = doc! { "getMore": id, "collection": "c", "maxTimeMS": 60_000, "$db": "t" };
+        let batch = connection.run(&more);
+        let events = sub(&batch, "cursor").get("nextBatch").unwrap().as_array().unwrap();
+        assert_eq!(events.count(), 1, "{level}: {batch:?}");
+        let mut asked = |concern: &str, wanted: i64| {
+            let concern = doc! { "level": concern };
+            let reply = connection.run(&open.clone().with("readConcern", &concern));
+            assert_eq!(code(&reply), wanted, "{reply:?}");
+        };
+        asked("majority", 0);
+        asked("local", 72);
+        asked("available", 72);
+    }
+}
+
 #[test]
 fn a_primary_that_steps_down_drops_transactions_and_nothing_else() {
     let server = set_of_one();

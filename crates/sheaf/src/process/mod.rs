@@ -184,9 +184,9 @@ pub fn commit() -> Option<&'static str> {
 
 /// Says in the log which version this is, and what options it was given.
 pub fn announce(front: &Front) {
-    use sheaf_front::version::{COMPATIBLE, OWN};
+    use sheaf_front::version::{COMPATIBLE, GIT, OWN};
     let mut build = sheaf_bson::doc! {
-        "version": COMPATIBLE, "gitVersion": &*format!("sheaf-{OWN}"), "sheafVersion": OWN
+        "version": COMPATIBLE, "gitVersion": GIT, "sheafVersion": OWN
     };
     if let Some(commit) = commit() {
         build = sheaf_bson::DocBuf::build(|out| {

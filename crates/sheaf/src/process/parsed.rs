@@ -195,6 +195,7 @@ fn watching(settings: &Settings, given: &mut Given) {
     given.int("operationProfiling.slowOpThresholdMs", settings.slowms);
     given.put("processManagement.fork", settings.fork);
     given.put("processManagement.pidFilePath", settings.pidfilepath.as_deref());
+    given.put("processManagement.timeZoneInfo", settings.time_zone_info.as_deref());
     given.put("systemLog.destination", settings.logpath.as_ref().map(|_| "file"));
     given.put("systemLog.logAppend", settings.logappend);
     given.put("systemLog.logRotate", settings.log_rotate.as_deref());
@@ -222,12 +223,14 @@ storage: {dbPath: /data, journal: {commitIntervalMs: 50}, wiredTiger: {engineCon
 net: {port: 27018, bindIpAll: true, unixDomainSocket: {enabled: false}, maxIncomingConnections: 200}
 replication: {oplogSizeMB: 990, replSetName: rs}
 operationProfiling: {mode: all, slowOpThresholdMs: 20}
+processManagement: {timeZoneInfo: /usr/share/zoneinfo}
 systemLog: {verbosity: 1}
 setParameter: {b.c: 1, a: true}
 ";
         let expected = concat!(
             r#"{"net":{"bindIp":"*","maxIncomingConnections":200,"port":27018,"unixDomainSocket":{"enabled":false}},"#,
             r#""operationProfiling":{"mode":"all","slowOpThresholdMs":20},"#,
+            r#""processManagement":{"timeZoneInfo":"/usr/share/zoneinfo"},"#,
             r#""replication":{"oplogSizeMB":990,"replSetName":"rs"},"setParameter":{"a":"true","b.c":"1"},"#,
             r#""storage":{"dbPath":"/data","journal":{"commitIntervalMs":50},"wiredTiger":{"engineConfig":{"cacheSizeGB":1.5}}},"#,
             r#""systemLog":{"verbosity":1}}"#,

@@ -428,6 +428,6 @@ fn tail(out: &mut DocWriter<'_, Vec<u8>>, op: &Operation<'_>, command: RawDoc<'_
         .append("host", host)
         .append("port", port.parse::<i32>().unwrap_or(27017))
         .append("version", crate::version::COMPATIBLE)
-        .append("gitVersion", crate::version::OWN);
+        .append("gitVersion", crate::version::GIT);
     op.front.parameters.write_explained(&mut out.document("serverParameters"));
 }

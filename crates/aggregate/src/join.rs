@@ -320,6 +320,14 @@ impl Join {
         while pull(&mut all, cx)? {
             cx.check_interrupt()?;
             let document = all.row().document();
+            // There must be room for a large document, and for its field, before it is taken.
+            let of_document = document.len() as u64;
+            if of_document >= COUNTED_TOGETHER
+                && (held.bytes() + of_document > cx.limits.memory_bytes as u64
+                    || held.beside(uncounted + 2 * of_document).is_err())
+            {
+                return Ok(None);
+            }
             let mut bytes = document.len() + 64;
             let place = u32::try_from(documents.begins.len()).expect("memory ends before 2^32 documents");
             self.each_value(document, |value| {

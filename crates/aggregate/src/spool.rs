@@ -32,21 +32,38 @@ impl Spool {
     ///
     /// Errors: `QueryExceededMemoryLimitNoDiskUseAllowed`.
     pub(crate) fn add(&mut self, document: DocBuf, cx: &Cx<'_>) -> Result<()> {
-        self.bytes += document.as_bytes().len() as u64 + 64;
-        if self.bytes > self.held.bytes() {
-            self.held.set(self.bytes.next_multiple_of(COUNTED_BYTES))?;
+        let bytes = document.as_bytes().len() as u64 + 64;
+        if let Err(refused) = self.count(self.bytes + bytes) {
+            if self.bytes == 0 || self.runs.is_none() {
+                return Err(refused);
+            }
+            self.write()?;
+            self.count(bytes)?;
         }
-        let documents = Arc::get_mut(&mut self.documents).expect("nobody reads before all have come");
-        documents.push(document);
+        self.bytes += bytes;
+        self.documents().push(document);
         if self.held.bytes() <= cx.limits.memory_bytes as u64 {
             return Ok(());
         }
         cx.check_memory(self.held.bytes() as usize, |limit| {
             format!("Exceeded memory limit of {limit} bytes for $facet, but didn't allow external sort.")
         })?;
+        self.write()
+    }
+
+    fn documents(&mut self) -> &mut Vec<DocBuf> {
+        Arc::get_mut(&mut self.documents).expect("nobody reads before all have come")
+    }
+
+    fn count(&mut self, bytes: u64) -> Result<()> {
+        if bytes > self.held.bytes() { self.held.set(bytes.next_multiple_of(COUNTED_BYTES)) } else { Ok(()) }
+    }
+
+    /// Moves what is in memory to disk, if that is allowed.
+    fn write(&mut self) -> Result<()> {
         if let Some(runs) = &mut self.runs {
-            runs.write(&mut documents.iter().map(|document| (&[][..], document.as_bytes())))?;
-            documents.clear();
+            runs.write(&mut self.documents.iter().map(|document| (&[][..], document.as_bytes())))?;
+            self.documents().clear();
             self.bytes = 0;
             self.held.set(0)?;
         }
@@ -84,7 +101,7 @@ impl Operator for Reading {
     fn work(&mut self, _cx: &mut Cx<'_>) -> Result<Step> {
         loop {
             if let Some(run) = &mut self.run
-                && run.read(&mut Vec::new(), &mut self.read)?
+                && run.read(&mut self.read)?
             {
                 return Ok(Step::Row);
             }

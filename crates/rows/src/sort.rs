@@ -7,7 +7,7 @@ use sheaf_errors::Result;
 use sheaf_query::sort::{SortPattern, Sorted, Sorter};
 
 use crate::narrow::Fields;
-use crate::{BoxOperator, Cx, Figures, Operator, Row, Step, let_go, temporary_runs};
+use crate::{BoxOperator, Cx, Figures, KEPT_BYTES, Operator, Row, Scratch, Step, temporary_runs};
 
 enum State {
     Reading(Option<Sorter>),
@@ -23,8 +23,8 @@ pub struct Sort {
     fields: Option<Arc<Fields>>,
     state: State,
     /// The document with those fields alone.
-    narrow: Vec<u8>,
-    key: Vec<u8>,
+    narrow: Scratch,
+    key: Scratch,
     figures: Figures,
 }
 
@@ -37,8 +37,8 @@ impl Sort {
             limit,
             fields: None,
             state: State::Reading(None),
-            narrow: Vec::new(),
-            key: Vec::new(),
+            narrow: Scratch::default(),
+            key: Scratch::default(),
             figures: Figures { sorts: true, ..Figures::default() },
         }
     }
@@ -57,25 +57,35 @@ impl Sort {
 
     fn add(&mut self, cx: &Cx<'_>) -> Result<()> {
         let row = self.input.row();
-        self.key.clear();
+        let document = row.document();
         let metadata = self.input.metadata();
-        self.pattern.put_key_bytes(row.document(), metadata.unwrap_or(RawDoc::EMPTY), &mut self.key)?;
+        let of_key = metadata.unwrap_or(RawDoc::EMPTY);
+        // Only a large document has a large key.
+        let room = if document.len() > KEPT_BYTES { self.pattern.key_room(document, of_key) } else { 0 };
+        self.pattern.put_key_bytes(document, of_key, self.key.begin(room)?)?;
+        self.key.settle()?;
         self.figures.sorted_rows += 1;
-        self.figures.sorted_bytes += row.document().len() as u64;
+        self.figures.sorted_bytes += document.len() as u64;
         let State::Reading(sorter) = &mut self.state else {
             unreachable!("rows are taken in before the first is given");
         };
         let limit = self.limit;
         let sorter = sorter.get_or_insert_with(|| Sort::sorter(limit, cx));
-        if !sorter.wants(&self.key) {
+        if !sorter.wants(&self.key.bytes) {
+            self.key.let_go();
             return Ok(());
         }
         let document = match &self.fields {
-            Some(fields) => fields.of(row.document(), &mut self.narrow),
-            None => row.document(),
+            Some(fields) => {
+                _ = fields.of(document, &mut self.narrow.bytes);
+                self.narrow.settle()?;
+                RawDoc::new(&self.narrow.bytes)
+            }
+            None => document,
         };
-        let added = sorter.add_parts(&self.key, &parts_of(row, document, metadata, &mut [0; 17]));
-        let_go(&mut self.narrow);
+        let added = sorter.add_parts(&self.key.bytes, &parts_of(row, document, metadata, &mut [0; 17]));
+        self.narrow.let_go();
+        self.key.let_go();
         self.input.release();
         added
     }

@@ -14,6 +14,9 @@ const OUTPUT: &str = "output";
 /// The name of the sort key beside it, in partial results.
 const KEY: &str = "key";
 
+/// For what is larger room is made first.
+const LARGE_BYTES: usize = 64 << 10;
+
 pub(super) fn parse(name: &'static str, argument: Value<'_>, cx: &mut ParseCx) -> Result<Parsed> {
     let Value::Document(spec) = argument else {
         bail!(5788001, "specification must be an object; found {name}: {}", print::value(argument));
@@ -91,7 +94,9 @@ impl State for Top {
     fn add(&mut self, value: Value<'_>) -> Result<()> {
         let Value::Document(both) = value else { return Ok(()) };
         let root = both.get("root").and_then(|root| root.as_doc()).unwrap_or(RawDoc::EMPTY);
-        let mut key = Vec::new();
+        // A large key does not come to twice its size by growing.
+        let room = if root.len() > LARGE_BYTES { self.sort_by.key_room(root, RawDoc::EMPTY) } else { 0 };
+        let mut key = Vec::with_capacity(room);
         self.sort_by.put_key_bytes(root, RawDoc::EMPTY, &mut key)?;
         self.insert(key, both.get_or_missing(OUTPUT))
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use sheaf_bson::{Bump, DocBuf, OwnedValue, RawDoc, Value, compare};
 use sheaf_collation::{SharedCollator, compare_by};
 use sheaf_errors::{Result, bail};
-use sheaf_expr::{Deps, Expr};
+use sheaf_expr::{Deps, Expr, size_of_value};
 use sheaf_meter::Held;
 use sheaf_query::sort::Sorted;
 use smallvec::SmallVec;
@@ -17,7 +17,7 @@ use crate::accumulators::{Accumulation, State};
 use crate::database::SharedDatabase;
 use crate::print;
 use crate::stage::{Needs, Reads, Shape, SharedStage, Split, Stage, StageCx, StageEntry};
-use sheaf_rows::{BoxOperator, Cx, Figures, Operator, Row, Step, pull};
+use sheaf_rows::{BoxOperator, Cx, Figures, Operator, Row, Scratch, Step, pull};
 
 /// `$bucketAuto`.
 pub(crate) const BUCKET_AUTO: StageEntry =
@@ -103,7 +103,7 @@ impl BucketAuto {
     ) -> Result<(Input, u64)> {
         let mut rows = SetAside::new(cx);
         let mut arena = Bump::new();
-        let (mut key, mut count) = (Vec::new(), 0);
+        let (mut key, mut count) = (Scratch::default(), 0);
         while pull(input, cx)? {
             arena.reset();
             let env = cx.env_over(input, &arena);
@@ -113,11 +113,12 @@ impl BucketAuto {
                 check_granular(value)?;
             }
             let value = if value.is_missing() { Value::Null } else { value };
-            key.clear();
             let by = self.collator.as_ref().map_or(value, |collator| collator.key(value, &arena));
-            sheaf_bson::key::encode_bound(by, false, &mut key);
+            sheaf_bson::key::encode_bound(by, false, key.begin(size_of_value(by))?);
+            key.settle()?;
             let values = self.accumulations.iter().map(|accumulation| accumulation.value(document, &env));
-            rows.add(&key, value, values)?;
+            rows.add(&key.bytes, value, values)?;
+            key.let_go();
             drop(env);
             count += 1;
             cx.check_interrupt()?;
@@ -162,7 +163,11 @@ impl BucketAuto {
                     input.value().unwrap_or_else(|| bucket.last.clone())
                 }
             };
+            // Boundaries may be large: there they are, and the bucket that is made has both.
+            let of_bounds = 2 * (low.memory_bytes() + high.memory_bytes()) as u64;
+            held.grow(of_bounds)?;
             let bucket = bucket.finish(&low, &high)?;
+            held.shrink(of_bounds);
             held.grow(bucket.as_bytes().len() as u64 + 64)?;
             output.push(bucket);
             low = high;

@@ -191,6 +191,8 @@ impl GraphLookupRun {
         let mut seen: HashMap<OwnedValue, (), ahash::RandomState> = HashMap::default();
         let mut found = Vec::new();
         let (mut depth, mut held) = (0, sheaf_meter::reserve(0)?);
+        // Values that are to be asked for, and those that were.
+        let mut of_values = sheaf_meter::reserve(0)?;
         while !frontier.is_empty() && stage.max_depth.is_none_or(|limit| depth <= limit) {
             frontier.retain(|value| {
                 asked.insert(key_of(stage.collator.as_ref(), value.as_value()), ()).is_none()
@@ -211,7 +213,10 @@ impl GraphLookupRun {
                 if seen.insert(OwnedValue::from(reached.get_or_missing("_id")), ()).is_some() {
                     continue;
                 }
+                let known = next.len();
                 values_at(reached, stage.connect_from.parts(), &mut next);
+                let values: usize = next[known..].iter().map(OwnedValue::memory_bytes).sum();
+                of_values.grow(2 * values as u64)?;
                 held.grow(reached.len() as u64 + 256)?;
                 if held.bytes() > cx.limits.memory_bytes as u64 {
                     bail!(40099, "$graphLookup reached maximum memory consumption");

@@ -4,10 +4,10 @@ use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
 
-use sheaf_bson::{Bump, DocBuf, OwnedValue, RawDoc, Type, Value, array_in, doc, document_in};
+use sheaf_bson::{Bump, DocBuf, DocWriter, OwnedValue, RawDoc, Type, Value, array_in, doc, document_in};
 use sheaf_collation::{SharedCollator, compare_by, hash_by};
 use sheaf_errors::{Code, Error, Result, bail};
-use sheaf_expr::{Deps, Env, Expr, FieldPath, ParseCx};
+use sheaf_expr::{Deps, Env, Expr, FieldPath, ParseCx, size_of_value};
 use sheaf_meter::Held;
 use sheaf_rows::{BoxOperator, Cx, Figures, Operator, Row, Step};
 use smallvec::SmallVec;
@@ -223,9 +223,18 @@ impl Running {
         Ok(Running { id: OwnedValue::from(id), states: states.collect::<Result<_>>()? })
     }
 
+    /// Bytes of its `_id` and of what it has gathered.
+    fn memory_bytes(&self) -> usize {
+        let states: usize = self.states.iter().map(|state| state.memory_bytes()).sum();
+        self.id.memory_bytes() + states
+    }
+
     /// The output document.
     fn finish(&self, stage: &Group, pushed_down: bool, arena: &Bump) -> Result<DocBuf> {
-        let mut document = DocBuf::new().with("_id", &self.id);
+        // Room for all of it at once: a large document does not come to twice its size by growing.
+        let mut bytes = Vec::with_capacity(self.memory_bytes() + DOCUMENT_BYTES);
+        let mut document = DocWriter::new(&mut bytes);
+        document.append("_id", &self.id);
         for (accumulation, state) in stage.accumulations.iter().zip(&self.states) {
             if stage.part == Part::Shard {
                 let partial = state.partial(arena)?;
@@ -240,6 +249,8 @@ impl Running {
             // An accumulator that saw nothing gives null, so that the output's shape does not vary.
             document.append(accumulation.field(), if value.is_missing() { Value::Null } else { value });
         }
+        drop(document);
+        let document = DocBuf::from_bytes(bytes);
         crate::check_made(document.as_raw())?;
         Ok(document)
     }
@@ -332,6 +343,11 @@ impl Table {
         }
     }
 
+    fn has(&mut self, id: Value<'_>) -> bool {
+        let hash = self.hash(id);
+        self.get(hash, id).is_some()
+    }
+
     /// Takes out the groups with this hash.
     fn take(&mut self, hash: u64) -> Vec<Running> {
         let places = self.by_hash.remove(&hash).unwrap_or_default();
@@ -356,9 +372,13 @@ fn is_group(groups: &[Option<Running>], at: u32, id: Value<'_>, collator: Option
 /// An estimate of what a group takes in the table, and of what a state takes apart from what it says itself.
 const GROUP_BYTES: usize = 64;
 const STATE_BYTES: usize = 64;
+/// Room for the small values of a group's document.
+const DOCUMENT_BYTES: usize = 64;
 
 /// Memory is accounted in steps of this.
 const COUNTED_BYTES: u64 = 64 << 10;
+/// What is larger is counted before it is taken.
+const LARGE_BYTES: usize = 64 << 10;
 
 /// Runs `$group`.
 struct GroupRun {
@@ -370,15 +390,16 @@ struct GroupRun {
     pushed_down: bool,
     /// The account of the groups in memory.
     held: Held,
-    /// The group being given.
+    /// The group being given, and the account of a large one.
     current: Option<DocBuf>,
+    of_current: Held,
     figures: Figures,
 }
 
 /// How far a `$group` has come.
 enum Gathering {
     /// Documents come in; those beyond the memory are set aside.
-    Taking(Box<Table>, Option<Spill>),
+    Taking(Box<Table>, Option<Box<Spill>>),
     /// The groups come out of memory.
     Giving(std::vec::IntoIter<Option<Running>>),
     /// The groups come out of memory and from disk.
@@ -396,6 +417,7 @@ impl GroupRun {
             pushed_down: false,
             held: Held::default(),
             current: None,
+            of_current: Held::default(),
             figures: Figures::default(),
         }
     }
@@ -408,23 +430,16 @@ impl GroupRun {
         self.arena.reset();
         let env = cx.env_over(&self.input, &self.arena);
         let document = self.input.row().document();
-        let taken = take_in(&self.stage, document, table, spill.as_mut(), &env);
-        taken.map_err(|error| if self.pushed_down { engine_error(error) } else { error })?;
-        if table.held > cx.limits.memory_bytes && spill.is_none() {
-            cx.check_memory(table.held, |_| {
-                "Exceeded memory limit for $group, but didn't allow external sort. Pass allowDiskUse:true to opt in."
-                    .to_owned()
-            })?;
-            *spill = Some(Spill::new(cx));
-        }
-        let bytes = (table.held as u64).next_multiple_of(COUNTED_BYTES);
-        if bytes == self.held.bytes() {
-            return Ok(());
-        }
         if self.held.bytes() == 0 {
             self.held = sheaf_meter::reserve(0)?;
         }
-        self.held.set(bytes)
+        let taken = take_in(&self.stage, document, table, spill, &mut self.held, cx, &env);
+        taken.map_err(|error| if self.pushed_down { engine_error(error) } else { error })?;
+        if table.held > cx.limits.memory_bytes && spill.is_none() {
+            *spill = Some(begin_spill(table.held, cx)?);
+        }
+        let bytes = (table.held as u64).next_multiple_of(COUNTED_BYTES);
+        if bytes == self.held.bytes() { Ok(()) } else { self.held.set(bytes) }
     }
 
     /// All documents have come.
@@ -451,19 +466,60 @@ fn engine_error(error: Error) -> Error {
     }
 }
 
+/// From now on documents are set aside.
+fn begin_spill(held: usize, cx: &Cx<'_>) -> Result<Box<Spill>> {
+    cx.check_memory(held, |_| {
+        "Exceeded memory limit for $group, but didn't allow external sort. Pass allowDiskUse:true to opt in."
+            .to_owned()
+    })?;
+    Ok(Box::new(Spill::new(cx)))
+}
+
 fn take_in<'a>(
     stage: &'a Group,
     document: RawDoc<'a>,
     table: &mut Table,
-    spill: Option<&mut Spill>,
+    spill: &mut Option<Box<Spill>>,
+    held: &mut Held,
+    cx: &Cx<'_>,
     env: &Env<'a>,
 ) -> Result<()> {
     let id = stage.id.eval(document, env)?;
     let id = if id.is_missing() { Value::Null } else { id };
-    let mut values = stage.accumulations.iter().map(|accumulation| accumulation.value(document, env));
+    let values = stage.accumulations.iter().map(|accumulation| accumulation.value(document, env));
     if let Some(spill) = spill {
         return spill.take_in(stage, id, values, table);
     }
+    let of_document = if stage.grows { document.len() } else { 0 };
+    if size_of_value(id).max(of_document) <= LARGE_BYTES {
+        return add_to(stage, id, values, table, env);
+    }
+    // What may be large is counted before it is taken. Where there is no room for it the document is set aside as it is.
+    let values: SmallVec<[Value<'a>; 4]> = values.collect::<Result<_>>()?;
+    let of_values: usize = values.iter().map(|value| size_of_value(*value)).sum();
+    let is_known = size_of_value(id) <= LARGE_BYTES || table.has(id);
+    let with_id = table.held + if is_known { 0 } else { size_of_value(id) };
+    let is_full = !is_known && table.held > 0 && with_id > cx.limits.memory_bytes;
+    let wanted = (with_id + if stage.grows { of_values } else { 0 }) as u64;
+    if !is_full {
+        match held.set(wanted.max(held.bytes())) {
+            Ok(()) => return add_to(stage, id, values.into_iter().map(Ok), table, env),
+            Err(refused) if !cx.limits.allow_disk_use => return Err(refused),
+            Err(_) => {}
+        }
+    }
+    let spill = spill.insert(begin_spill(with_id, cx)?);
+    spill.take_in(stage, id, values.into_iter().map(Ok), table)
+}
+
+/// Adds a document's values to its group.
+fn add_to<'a>(
+    stage: &'a Group,
+    id: Value<'a>,
+    mut values: impl Iterator<Item = Result<Value<'a>>>,
+    table: &mut Table,
+    env: &Env<'a>,
+) -> Result<()> {
     let group = table.get_or_start(id, || Running::start(stage, id, env))?;
     if !stage.grows {
         return values.zip(&mut group.states).try_for_each(|(value, state)| state.add(value?));
@@ -499,6 +555,11 @@ impl Operator for GroupRun {
             self.held = Held::default();
             return Ok(Step::Eof);
         };
+        self.current = None;
+        self.of_current = Held::default();
+        if group.memory_bytes() > LARGE_BYTES {
+            self.of_current = sheaf_meter::reserve(group.memory_bytes() as u64)?;
+        }
         self.current = Some(group.finish(&self.stage, self.pushed_down, &self.arena)?);
         Ok(Step::Row)
     }
@@ -513,6 +574,7 @@ impl Operator for GroupRun {
 
     fn release(&mut self) {
         self.current = None;
+        self.of_current = Held::default();
     }
 
     fn suspend(&mut self) {

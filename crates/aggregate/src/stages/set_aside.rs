@@ -3,9 +3,11 @@
 
 use sheaf_bson::{DocWriter, RawDoc, Value};
 use sheaf_errors::Result;
+use sheaf_expr::size_of_value;
+use sheaf_meter::Held;
 use sheaf_query::sort::{Sorted, Sorter};
-
-use sheaf_rows::{Cx, Figures, Sort};
+use sheaf_rows::{Cx, Figures, Scratch, Sort};
+use smallvec::SmallVec;
 
 /// The field of the value that a row is filed under.
 const FILED_UNDER: &str = "k";
@@ -13,15 +15,20 @@ const FILED_UNDER: &str = "k";
 const PRESENT: &str = "v";
 const MISSING: &str = "-";
 
+/// What a value takes besides its bytes.
+const VALUE_BYTES: usize = 24;
+/// Rows with more than this are counted by themselves.
+const LARGE_BYTES: usize = 64 << 10;
+
 /// SetAside being set aside.
 pub(crate) struct SetAside {
     sorter: Sorter,
-    buffer: Vec<u8>,
+    buffer: Scratch,
 }
 
 impl SetAside {
     pub(crate) fn new(cx: &Cx<'_>) -> SetAside {
-        SetAside { sorter: Sort::sorter(None, cx), buffer: Vec::new() }
+        SetAside { sorter: Sort::sorter(None, cx), buffer: Scratch::default() }
     }
 
     /// Sets a row aside. SetAside come back in the order of `key`; those of equal keys as they were added.
@@ -31,17 +38,22 @@ impl SetAside {
         filed_under: Value<'_>,
         values: impl Iterator<Item = Result<Value<'a>>>,
     ) -> Result<()> {
-        self.buffer.clear();
-        let mut out = DocWriter::new(&mut self.buffer);
+        let values: SmallVec<[Value<'a>; 4]> = values.collect::<Result<_>>()?;
+        let room = |value: &Value<'_>| size_of_value(*value) + VALUE_BYTES;
+        let room = room(&filed_under) + values.iter().map(room).sum::<usize>();
+        let mut out = DocWriter::new(self.buffer.begin(room)?);
         out.append(FILED_UNDER, filed_under);
         for value in values {
-            match value? {
+            match value {
                 Value::Missing => out.append(MISSING, Value::Null),
                 value => out.append(PRESENT, value),
             };
         }
         drop(out);
-        self.sorter.add(key, &self.buffer)
+        self.buffer.settle()?;
+        let added = self.sorter.add(key, &self.buffer.bytes);
+        self.buffer.let_go();
+        added
     }
 
     /// The rows in order; notes what was spilled.
@@ -51,16 +63,27 @@ impl SetAside {
     }
 }
 
-/// A row that came back.
-pub(crate) struct AsideRow(Vec<u8>);
+/// A row that came back, and the account of a large one.
+pub(crate) struct AsideRow {
+    bytes: Vec<u8>,
+    _held: Held,
+}
 
 impl AsideRow {
     pub(crate) fn next(sorted: &mut Sorted) -> Result<Option<AsideRow>> {
-        Ok(sorted.next().transpose()?.map(AsideRow))
+        let Some(bytes) = sorted.next().transpose()? else { return Ok(None) };
+        let is_large = bytes.len() > LARGE_BYTES;
+        let _held = if is_large { sheaf_meter::reserve(bytes.len() as u64)? } else { Held::default() };
+        Ok(Some(AsideRow { bytes, _held }))
+    }
+
+    /// How large it is.
+    pub(crate) fn size(&self) -> usize {
+        self.bytes.len()
     }
 
     fn doc(&self) -> RawDoc<'_> {
-        RawDoc::new(&self.0)
+        RawDoc::new(&self.bytes)
     }
 
     pub(crate) fn filed_under(&self) -> Value<'_> {

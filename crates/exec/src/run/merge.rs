@@ -5,6 +5,7 @@ use std::sync::Arc;
 use ahash::AHashSet;
 use sheaf_bson::RawDoc;
 use sheaf_errors::Result;
+use sheaf_meter::Held;
 use sheaf_query::sort::SortPattern;
 use sheaf_rows::{BoxOperator, Cx, Figures, Operator, Row, Step};
 use sheaf_storage::Collection;
@@ -76,7 +77,12 @@ struct Branch {
     done: bool,
 }
 
+/// Rows with more than this are counted: every branch has one.
+const LARGE_BYTES: usize = 64 << 10;
+
 struct Ready {
+    /// The account of a large one.
+    _held: Held,
     order: Vec<u8>,
     doc: Option<Vec<u8>>,
     record: Vec<u8>,
@@ -125,6 +131,14 @@ impl SortMerge {
             Step::Row => {
                 let row = branch.input.row();
                 let mut order = Vec::new();
+                let (key, bits) = row.key.unwrap_or_default();
+                let document = row.doc.map_or(0, |doc| doc.len());
+                let mut held = Held::default();
+                if document > LARGE_BYTES {
+                    let of_key = row.doc.map_or(0, |doc| self.pattern.key_room(doc, RawDoc::EMPTY));
+                    held = sheaf_meter::reserve((document + of_key) as u64)?;
+                    order.reserve_exact(of_key);
+                }
                 match row.doc {
                     Some(doc) => self.pattern.put_key_bytes(doc, RawDoc::EMPTY, &mut order)?,
                     // A row that is still a key: its record has the fields.
@@ -134,7 +148,13 @@ impl SortMerge {
                         }
                     }
                 }
+                let bytes = (order.capacity() + document + row.record.len() + key.len() + bits.len()) as u64;
+                if bytes > held.bytes().max(LARGE_BYTES as u64) {
+                    drop(held);
+                    held = sheaf_meter::reserve(bytes)?;
+                }
                 branch.ready = Some(Ready {
+                    _held: held,
                     order,
                     doc: row.doc.map(|doc| doc.as_bytes().to_vec()),
                     record: row.record.to_vec(),

@@ -9,6 +9,8 @@ use std::cmp::Ordering;
 use sheaf_bson::{Bump, RawDoc, Value, key};
 use sheaf_collation::{SharedCollator, compare_by};
 use sheaf_errors::{Code, Result, bail};
+use sheaf_expr::size_of_value;
+use sheaf_meter::Held;
 use smallvec::SmallVec;
 
 use super::pattern::{SortOn, SortPart, SortPattern};
@@ -40,22 +42,34 @@ impl SortPattern {
 
     /// Appends the sort key's comparable bytes: their order is the order of the sort.
     pub fn put_key_bytes(&self, doc: RawDoc<'_>, metadata: RawDoc<'_>, out: &mut Vec<u8>) -> Result<()> {
-        let put = |part: &SortPart, value, out: &mut Vec<u8>| match self.collator() {
-            None => key::encode_bound(value, part.descending, out),
-            Some(collator) => key::encode_bound(collator.key(value, &Bump::new()), part.descending, out),
+        let put = |part: &SortPart, value: Value<'_>, out: &mut Vec<u8>| -> Result<()> {
+            match self.collator() {
+                None => key::encode_bound(value, part.descending, out),
+                Some(collator) => {
+                    let _held = room_for_collated(value)?;
+                    key::encode_bound(collator.key(value, &Bump::new()), part.descending, out);
+                }
+            }
+            Ok(())
         };
         let (start, mut through_arrays) = (out.len(), 0);
         for part in self.parts() {
             let (value, array) = self.part_of_key(part, doc, metadata);
             through_arrays += usize::from(array);
-            put(part, value, out);
+            put(part, value, out)?;
         }
         if through_arrays > 1 {
             out.truncate(start);
             let key = self.joint_key(doc, metadata)?;
-            self.parts().iter().zip(key).for_each(|(part, value)| put(part, value, out));
+            self.parts().iter().zip(key).try_for_each(|(part, value)| put(part, value, out))?;
         }
         Ok(())
+    }
+
+    /// About how many bytes of comparable keys a document has, for who makes room first.
+    pub fn key_room(&self, doc: RawDoc<'_>, metadata: RawDoc<'_>) -> usize {
+        let values = self.parts().iter().map(|part| self.part_of_key(part, doc, metadata).0);
+        values.map(|value| size_of_value(value) + PART_BYTES).sum()
     }
 
     /// Orders two sort keys.
@@ -82,6 +96,18 @@ impl SortPattern {
         joint(self, places, &mut best)?;
         Ok(best.unwrap_or_default())
     }
+}
+
+/// What a value takes in a key besides its bytes, and what a small one takes.
+const PART_BYTES: usize = 24;
+
+/// Values with more than this are counted while their collation keys are made.
+const LARGE_BYTES: usize = 64 << 10;
+
+/// The account of what a collator makes of a large value: a key for each text and a copy of all, several times as long as the value is.
+fn room_for_collated(value: Value<'_>) -> Result<Option<Held>> {
+    let bytes = size_of_value(value);
+    if bytes < LARGE_BYTES { Ok(None) } else { sheaf_meter::reserve(4 * bytes as u64).map(Some) }
 }
 
 fn compare_keys(pattern: &SortPattern, a: &[Value<'_>], b: &[Value<'_>]) -> Ordering {

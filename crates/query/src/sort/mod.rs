@@ -9,7 +9,7 @@ mod store;
 
 pub use keys::SortKey;
 pub use pattern::{FindSort, SortOn, SortPart, SortPattern};
-pub use runs::{ReadRun, Run, Runs};
+pub use runs::{KEY_AT_HAND, READ_AHEAD, ReadRun, Run, Runs};
 pub use sorted::Sorted;
 pub use sorter::{MEMORY_LIMIT_BYTES, Sorter, Spills};
 

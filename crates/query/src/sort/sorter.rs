@@ -2,11 +2,12 @@
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
+use std::ops::Range;
 
 use sheaf_errors::{Code, Result, bail};
 use sheaf_meter::Held;
 
-use super::runs::{Run, Runs};
+use super::runs::{Extent, Runs, count_to_merge, readers};
 use super::sorted::Sorted;
 use super::store::Store;
 
@@ -23,6 +24,8 @@ pub struct Sorter {
     /// A heap whose top is the last of the kept items, if there is a limit; otherwise just a list.
     items: Items,
     runs: Option<Box<dyn Runs + Send>>,
+    /// What was written to `runs`.
+    written: Vec<Extent>,
     spills: Spills,
     /// The operation's account of `used_bytes`, in steps.
     held: Option<Held>,
@@ -30,6 +33,9 @@ pub struct Sorter {
 
 /// Memory is accounted in steps of this.
 const COUNTED_BYTES: usize = 64 << 10;
+
+/// An item is large if it takes so much of the memory: keeping such a few is not worth what they take from those who read what is sorted.
+const LARGE_PART: usize = 8;
 
 /// What was put on disk for want of memory.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
@@ -90,6 +96,7 @@ impl Sorter {
             added: 0,
             items,
             runs,
+            written: Vec::new(),
             spills: Spills::default(),
             held: None,
         }
@@ -131,7 +138,9 @@ impl Sorter {
             }
             heap.pop();
         }
-        self.used_bytes += key.len() + payload.iter().map(|part| part.len()).sum::<usize>() + ITEM_BYTES;
+        let bytes = key.len() + payload.iter().map(|part| part.len()).sum::<usize>() + ITEM_BYTES;
+        self.make_room(bytes)?;
+        self.used_bytes += bytes;
         match &mut self.items {
             Items::List(list) => list.push(key, payload),
             Items::Top(heap) => {
@@ -139,17 +148,40 @@ impl Sorter {
             }
         }
         if self.used_bytes > self.memory_limit_bytes {
-            self.spill()?
+            self.spill()?;
         }
-        self.count_memory()
+        Ok(())
     }
 
-    fn count_memory(&mut self) -> Result<()> {
-        let bytes = self.used_bytes.next_multiple_of(COUNTED_BYTES) as u64;
+    /// Counts an item before it is taken. What is there goes to disk if there is no memory for both, or a large one would exceed the limit
+    /// by much.
+    fn make_room(&mut self, bytes: usize) -> Result<()> {
+        let wanted = self.used_bytes + bytes;
+        if self.runs.is_none() {
+            if wanted > self.memory_limit_bytes {
+                bail!(
+                    Code::QUERY_EXCEEDED_MEMORY_LIMIT_NO_DISK_USE_ALLOWED,
+                    "Sort exceeded memory limit of {} bytes, but did not opt in to external sorting.",
+                    self.memory_limit_bytes
+                );
+            }
+            return self.count(wanted);
+        }
+        let is_over = bytes > self.memory_limit_bytes / LARGE_PART && wanted > self.memory_limit_bytes;
+        if self.used_bytes > 0 && (is_over || self.count(wanted).is_err()) {
+            self.spill()?;
+            return self.count(bytes);
+        }
+        self.count(wanted)
+    }
+
+    /// Counts so many bytes from now on.
+    fn count(&mut self, bytes: usize) -> Result<()> {
+        let bytes = bytes.next_multiple_of(COUNTED_BYTES) as u64;
         match &mut self.held {
             Some(held) if held.bytes() == bytes => Ok(()),
             Some(held) => held.set(bytes),
-            None if self.used_bytes < COUNTED_BYTES => Ok(()),
+            None if bytes <= COUNTED_BYTES as u64 => Ok(()),
             None => {
                 self.held = Some(sheaf_meter::reserve(bytes)?);
                 Ok(())
@@ -159,12 +191,57 @@ impl Sorter {
 
     /// Ends adding; gives the items in order.
     pub fn finish(mut self) -> Result<Sorted> {
-        let runs: Vec<Run> = match (self.spills.count > 0, &mut self.runs) {
-            (true, Some(runs)) => runs.open()?,
-            _ => Vec::new(),
+        if self.written.is_empty() {
+            let memory = self.take_sorted()?;
+            return Sorted::new(Vec::new(), memory, self.limit, self.held.take());
+        }
+        // What is in memory goes to disk as well where the readers of the runs need its room.
+        let of_readers = readers(&self.written);
+        let all = self.written.iter().copied().fold(Extent::default(), Extent::and);
+        let is_large = all.item() > self.memory_limit_bytes / LARGE_PART;
+        if self.used_bytes > 0
+            && (is_large
+                || of_readers > self.memory_limit_bytes
+                || self.count(self.used_bytes + of_readers + all.payload).is_err())
+        {
+            self.write_run()?;
+        }
+        self.merge_until_few()?;
+        let payload = self.written.iter().map(|run| run.payload).max().unwrap_or(0);
+        self.count(self.used_bytes + readers(&self.written) + payload)?;
+        let runs = match &mut self.runs {
+            Some(runs) => runs.open()?,
+            None => Vec::new(),
         };
         let memory = self.take_sorted()?;
         Sorted::new(runs, memory, self.limit, self.held.take())
+    }
+
+    /// Merges runs until those that are left can be read together: with large items there may be thousands.
+    fn merge_until_few(&mut self) -> Result<()> {
+        let mut at = 0;
+        while self.written.len() > 2 && readers(&self.written) > self.memory_limit_bytes {
+            if at + 1 >= self.written.len() {
+                at = 0;
+            }
+            // Runs beside each other, so that items of equal keys stay in the order in which they were added.
+            let count = count_to_merge(&self.written[at..], self.written.len(), self.memory_limit_bytes);
+            self.merge(at..at + count)?;
+            at += 1;
+        }
+        Ok(())
+    }
+
+    fn merge(&mut self, which: Range<usize>) -> Result<()> {
+        let Some(runs) = &mut self.runs else { return Ok(()) };
+        let merged = self.written[which.clone()].iter().copied().fold(Extent::default(), Extent::and);
+        // Beside what is read, the item that is written.
+        let held = sheaf_meter::reserve((readers(&self.written[which.clone()]) + merged.item()) as u64)?;
+        let mut items =
+            Sorted::new(runs.open_some(which.clone())?, Store::default(), self.limit, Some(held))?;
+        runs.merge(which.clone(), &mut items)?;
+        self.written.splice(which, [merged]);
+        Ok(())
     }
 
     fn take_sorted(&mut self) -> Result<Store> {
@@ -186,21 +263,24 @@ impl Sorter {
     }
 
     fn spill(&mut self) -> Result<()> {
-        if self.runs.is_none() {
-            bail!(
-                Code::QUERY_EXCEEDED_MEMORY_LIMIT_NO_DISK_USE_ALLOWED,
-                "Sort exceeded memory limit of {} bytes, but did not opt in to external sorting.",
-                self.memory_limit_bytes
-            );
-        }
-        let items = self.take_sorted()?;
+        let (records, bytes) = self.write_run()?;
         self.spills.count += 1;
-        self.spills.records += items.len() as u64;
-        self.spills.bytes +=
-            items.iter().map(|(key, payload)| (key.len() + payload.len()) as u64).sum::<u64>();
-        match &mut self.runs {
-            Some(runs) => runs.write(&mut items.iter()),
-            None => Ok(()),
+        self.spills.records += records;
+        self.spills.bytes += bytes;
+        Ok(())
+    }
+
+    /// Moves what is in memory to disk; says how many items and bytes that were.
+    fn write_run(&mut self) -> Result<(u64, u64)> {
+        let items = self.take_sorted()?;
+        let bytes: u64 = items.iter().map(|(key, payload)| (key.len() + payload.len()) as u64).sum();
+        if let Some(runs) = &mut self.runs {
+            runs.write(&mut items.iter())?;
         }
+        self.written.push(Extent::of(items.iter()));
+        let records = items.len() as u64;
+        drop(items);
+        self.count(0)?;
+        Ok((records, bytes))
     }
 }

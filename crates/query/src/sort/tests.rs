@@ -1,7 +1,9 @@
 use std::cmp::Ordering;
+use std::ops::Range;
 
 use proptest::prelude::*;
 use sheaf_bson::{DocBuf, RawDoc, Value, doc};
+use sheaf_meter::{Meter, Process};
 
 use super::*;
 
@@ -90,17 +92,46 @@ impl Runs for MemoryRuns {
         Ok(())
     }
 
-    fn open(&mut self) -> sheaf_errors::Result<Vec<Run>> {
-        Ok(self.0.clone().into_iter().map(|run| Box::new(MemoryRun(run.into_iter())) as Run).collect())
+    fn open_some(&mut self, which: Range<usize>) -> sheaf_errors::Result<Vec<Run>> {
+        let which = which.start..which.end.min(self.0.len());
+        let open = |run: &Vec<(Vec<u8>, Vec<u8>)>| {
+            Box::new(MemoryRun(run.clone().into_iter(), Default::default())) as Run
+        };
+        Ok(self.0[which].iter().map(open).collect())
+    }
+
+    fn merge(&mut self, which: Range<usize>, merged: &mut Sorted) -> sheaf_errors::Result<()> {
+        let mut run = Vec::new();
+        while merged.advance()? {
+            let mut key = Vec::new();
+            merged.copy_key(&mut key)?;
+            run.push((key, merged.payload().to_vec()));
+        }
+        self.0.splice(which, [run]);
+        Ok(())
     }
 }
 
-struct MemoryRun(std::vec::IntoIter<(Vec<u8>, Vec<u8>)>);
+/// What is still to come, and the item at hand.
+struct MemoryRun(std::vec::IntoIter<(Vec<u8>, Vec<u8>)>, (Vec<u8>, Vec<u8>));
 
 impl ReadRun for MemoryRun {
-    fn read(&mut self, key: &mut Vec<u8>, payload: &mut Vec<u8>) -> sheaf_errors::Result<bool> {
-        let next = self.0.next();
-        Ok(next.map(|next| (*key, *payload) = next).is_some())
+    fn advance(&mut self, key: &mut Vec<u8>) -> sheaf_errors::Result<Option<usize>> {
+        let Some(item) = self.0.next() else { return Ok(None) };
+        self.1 = item;
+        key.clear();
+        key.extend(self.1.0.iter().take(KEY_AT_HAND));
+        Ok(Some(self.1.0.len()))
+    }
+
+    fn key_at(&self, at: usize, into: &mut [u8]) -> sheaf_errors::Result<()> {
+        into.copy_from_slice(&self.1.0[at..at + into.len()]);
+        Ok(())
+    }
+
+    fn payload(&mut self, payload: &mut Vec<u8>) -> sheaf_errors::Result<()> {
+        *payload = std::mem::take(&mut self.1.1);
+        Ok(())
     }
 }
 
@@ -109,6 +140,47 @@ fn a_full_sorter_fails_without_runs() {
     let mut sorter = Sorter::new(None, 1000, None);
     let failed = (0..100).find_map(|n: u8| sorter.add(&[n], &[0; 50]).err());
     assert_eq!(failed.map(|e| e.code().0), Some(292));
+}
+
+/// Runs in memory are counted nowhere, as files are: what is in use is the sorter's.
+#[test]
+fn large_keys_are_counted_before_they_are_taken_and_few_are_read_at_a_time() {
+    const LARGE: usize = 700 << 10;
+    // The operation ends where it has more than that at any time.
+    let process = Process::new(64 << 20, 2 << 20);
+    let _entered = sheaf_meter::enter(Meter::background(&process));
+    for limit in [None, Some(30)] {
+        let mut sorter = Sorter::new(limit, 1 << 20, Some(Box::new(MemoryRuns::default())));
+        let mut most = 0;
+        for at in 0..40_u8 {
+            sorter.add(&[vec![39 - at], vec![0; LARGE]].concat(), &[39 - at]).unwrap();
+            most = most.max(process.used());
+        }
+        assert!(sorter.spills().count > 1);
+        let mut sorted = sorter.finish().unwrap();
+        for at in 0..limit.unwrap_or(40) as u8 {
+            assert!(sorted.advance().unwrap());
+            assert_eq!(sorted.payload(), [at]);
+            most = most.max(process.used());
+        }
+        assert!(!sorted.advance().unwrap());
+        assert!(most > LARGE as u64, "{most} bytes");
+        drop(sorted);
+        assert_eq!(process.used(), 0);
+    }
+}
+
+#[test]
+fn an_item_for_which_there_is_no_memory_sends_to_disk_what_is_there() {
+    let process = Process::new(64 << 20, 1 << 20);
+    let _entered = sheaf_meter::enter(Meter::background(&process));
+    let mut sorter = Sorter::new(None, 100 << 20, Some(Box::new(MemoryRuns::default())));
+    (0..10).for_each(|at: u8| sorter.add(&[9 - at], &vec![at; 300 << 10]).unwrap());
+    assert_eq!(sorter.spills().records, 9);
+    // What is larger than all that there may be is refused, and nothing of it was taken.
+    let refused = sorter.add(&[0], &vec![0; 2 << 20]).unwrap_err();
+    assert_eq!(refused.code(), sheaf_errors::Code::EXCEEDED_MEMORY_LIMIT);
+    assert!(process.used() <= 1 << 20);
 }
 
 proptest! {

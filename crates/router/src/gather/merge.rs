@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use sheaf_bson::{Element, RawDoc, key};
 use sheaf_errors::Result;
 use sheaf_query::sort::SortPattern;
-use sheaf_rows::{Cx, Operator, Row, Step};
+use sheaf_rows::{Cx, Operator, Row, Scratch, Step};
 
 use super::{Link, Remote};
 
@@ -33,18 +33,21 @@ pub struct Gather {
     left_out: Option<Arc<AtomicBool>>,
 }
 
+/// Documents with more than this may have large keys.
+const LARGE_BYTES: usize = 64 << 10;
+
 struct Input {
     remote: Remote,
     /// Whether its document at hand has not been given yet.
     has: bool,
     /// The comparable form of that document's key.
-    key: Vec<u8>,
+    key: Scratch,
 }
 
 impl Gather {
     /// The rows of these cursors.
     pub fn new(link: Arc<Link>, remotes: Vec<Remote>, order: Order) -> Self {
-        let input = |remote| Input { remote, has: false, key: Vec::new() };
+        let input = |remote| Input { remote, has: false, key: Scratch::default() };
         let inputs = remotes.into_iter().map(input).collect();
         Gather { link, inputs, order, at: None, stripped: Vec::new(), left_out: None }
     }
@@ -94,19 +97,26 @@ impl Input {
         if !self.has {
             return Ok(());
         }
-        self.key.clear();
+        self.key.let_go();
         match order {
-            Order::None => Ok(()),
-            Order::By(pattern) => pattern.put_key_bytes(self.remote.document(), RawDoc::EMPTY, &mut self.key),
+            Order::None => {}
+            Order::By(pattern) => {
+                let document = self.remote.document();
+                // Only a large document has a large key.
+                let is_large = document.len() > LARGE_BYTES;
+                let room = if is_large { pattern.key_room(document, RawDoc::EMPTY) } else { 0 };
+                pattern.put_key_bytes(document, RawDoc::EMPTY, self.key.begin(room)?)?;
+            }
             Order::ByLast(pattern) => {
                 let last = self.remote.document().iter().last();
                 let values = last.and_then(|last| last.value().as_array()).unwrap_or(RawDoc::EMPTY);
+                let key = self.key.begin(values.len())?;
                 for (part, value) in pattern.parts().iter().zip(values.values()) {
-                    key::encode_bound(value, part.descending, &mut self.key);
+                    key::encode_bound(value, part.descending, key);
                 }
-                Ok(())
             }
         }
+        self.key.settle()
     }
 }
 
@@ -130,7 +140,7 @@ impl Operator for Gather {
         let ready = self.inputs.iter().enumerate().filter(|(_, input)| input.has);
         let next = match self.order {
             Order::None => ready.map(|(at, _)| at).next(),
-            _ => ready.min_by(|(_, a), (_, b)| a.key.cmp(&b.key)).map(|(at, _)| at),
+            _ => ready.min_by(|(_, a), (_, b)| a.key.bytes.cmp(&b.key.bytes)).map(|(at, _)| at),
         };
         let Some(next) = next else { return Ok(Step::Eof) };
         if let Order::ByLast(_) = self.order {

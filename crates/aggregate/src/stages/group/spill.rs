@@ -11,7 +11,7 @@ use sheaf_errors::Result;
 use sheaf_meter::Held;
 use sheaf_query::sort::Sorted;
 
-use super::{Group, Running, Table};
+use super::{Group, LARGE_BYTES, Running, Table};
 use crate::stages::set_aside::{AsideRow, SetAside};
 use sheaf_rows::{Cx, Figures};
 
@@ -60,7 +60,7 @@ pub(super) struct Merged {
     ready: Vec<Running>,
     /// How far the table has been given.
     swept: usize,
-    /// The account of what `ready` has taken from the rows.
+    /// The account of `ready`, where that is large.
     held: Held,
 }
 
@@ -86,7 +86,11 @@ impl Merged {
         let first = self.next.as_ref().expect("rows are added up where there is one");
         let hash = self.table.hash(first.filed_under());
         self.ready = self.table.take(hash);
+        self.held.set(0)?;
         while let Some(row) = self.next.take_if(|row| self.table.hash(row.filed_under()) == hash) {
+            if row.size() > LARGE_BYTES {
+                self.held.grow(row.size() as u64)?;
+            }
             let id = row.filed_under();
             let known = {
                 let by = stage.collator.as_ref();
@@ -103,9 +107,8 @@ impl Merged {
             for (state, value) in self.ready[place].states.iter_mut().zip(row.values()) {
                 state.add(value)?;
             }
-            if stage.grows {
-                let states = self.ready.iter().flat_map(|group| &group.states);
-                self.held.set(states.map(|state| state.memory_bytes() as u64).sum())?;
+            if stage.grows || self.held.bytes() > 0 || self.ready.len() > 1 {
+                self.held.set(self.ready.iter().map(|group| group.memory_bytes() as u64).sum())?;
             }
             self.next = AsideRow::next(&mut self.rows)?;
             cx.check_interrupt()?;

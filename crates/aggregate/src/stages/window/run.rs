@@ -20,6 +20,9 @@ const SPARE_BYTES: usize = 4 << 10;
 /// Memory is accounted in steps of this.
 const COUNTED_BYTES: u64 = 64 << 10;
 
+/// What is larger is counted before it is taken, and beside the stage's own memory where it does not wait.
+const LARGE_BYTES: usize = 64 << 10;
+
 /// Documents come in sorted by partition, and go out in that order when the functions know enough.
 pub(super) struct WindowRun {
     stage: Arc<SetWindowFields>,
@@ -68,6 +71,10 @@ impl WindowRun {
     /// Takes in the input's row, which may be the next partition's first.
     fn take(&mut self, cx: &Cx<'_>) -> Result<()> {
         self.arena.reset();
+        let size = self.input.row().document().len();
+        if size > LARGE_BYTES {
+            self.make_room(size, cx)?;
+        }
         let mut row = std::mem::take(&mut self.spare);
         row.put(self.input.row().document(), self.input.metadata());
         self.input.release();
@@ -87,7 +94,7 @@ impl WindowRun {
             drop(env);
             self.ended = true;
             self.next = Some((partition, row));
-            return Ok(());
+            return self.make_room(0, cx);
         }
         feed(&self.stage, &mut self.functions, &row, &self.arena, &env)?;
         drop(env);
@@ -132,10 +139,7 @@ impl WindowRun {
             && cx.limits.allow_disk_use
             && self.queue.memory_bytes() > 0
         {
-            let (records, bytes) = self.queue.spill()?;
-            self.figures.spilled.count += 1;
-            self.figures.spilled.records += records;
-            self.figures.spilled.bytes += bytes;
+            self.spill()?;
         }
         let used = functions + self.queue.memory_bytes();
         if used > limit {
@@ -144,7 +148,12 @@ impl WindowRun {
                 "Exceeded memory limit in DocumentSourceSetWindowFields, used {used} bytes but max allowed is {limit}"
             );
         }
-        let bytes = (used as u64).next_multiple_of(COUNTED_BYTES);
+        self.count(used + self.beside())
+    }
+
+    /// Counts so many bytes from now on.
+    fn count(&mut self, bytes: usize) -> Result<()> {
+        let bytes = (bytes as u64).next_multiple_of(COUNTED_BYTES);
         if bytes == self.held.bytes() {
             return Ok(());
         }
@@ -152,6 +161,38 @@ impl WindowRun {
             self.held = sheaf_meter::reserve(0)?;
         }
         self.held.set(bytes)
+    }
+
+    /// What it has besides those that wait and what the functions hold, where that is large: the partition's value, the next one's with
+    /// its first document, and the document that went last with what was made of it.
+    fn beside(&self) -> usize {
+        let next = self.next.as_ref().map_or(0, |(value, row)| value.memory_bytes() + row.memory_bytes());
+        let partition = self.partition.as_ref().map_or(0, OwnedValue::memory_bytes);
+        let current = self.current.as_ref().map_or(0, Waiting::memory_bytes);
+        let all = [next, partition, current, self.output.capacity()];
+        all.iter().filter(|bytes| **bytes > LARGE_BYTES).sum()
+    }
+
+    /// Counts so much more before it is taken; those that wait go to disk if there is no memory for it otherwise.
+    fn make_room(&mut self, bytes: usize, cx: &Cx<'_>) -> Result<()> {
+        let functions: usize = self.functions.iter().map(|running| running.memory_bytes()).sum();
+        let others = functions + self.beside() + bytes;
+        match self.count(others + self.queue.memory_bytes()) {
+            Err(_) if cx.limits.allow_disk_use && self.queue.memory_bytes() > 0 => {
+                self.spill()?;
+                self.count(others)
+            }
+            counted => counted,
+        }
+    }
+
+    /// Moves what waits to disk.
+    fn spill(&mut self) -> Result<()> {
+        let (records, bytes) = self.queue.spill()?;
+        self.figures.spilled.count += 1;
+        self.figures.spilled.records += records;
+        self.figures.spilled.bytes += bytes;
+        Ok(())
     }
 
     fn is_ready(&mut self) -> Result<bool> {
@@ -165,9 +206,17 @@ impl WindowRun {
 
     /// Gives the partition's next document with its fields.
     fn give(&mut self, cx: &Cx<'_>) -> Result<()> {
+        // The document and what is made of it take the place of those before.
+        let_go(&mut self.output);
+        if self.current.as_ref().is_some_and(|gone| gone.memory_bytes() > LARGE_BYTES) {
+            self.current = None;
+        }
         let Some(row) = self.queue.pop()? else {
             unreachable!("a document that has come waits until it goes");
         };
+        if row.memory_bytes() > LARGE_BYTES {
+            self.make_room(2 * row.memory_bytes(), cx)?;
+        }
         self.arena.reset();
         let env = cx.env(&self.arena);
         for (output, running) in self.stage.outputs.iter().zip(&mut self.functions) {

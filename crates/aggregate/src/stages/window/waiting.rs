@@ -70,7 +70,7 @@ impl Queue {
         loop {
             let mut read = Vec::new();
             if let Some(run) = &mut self.reading
-                && run.read(&mut Vec::new(), &mut read)?
+                && run.read(&mut read)?
             {
                 return Ok(Some(Waiting(read)));
             }

@@ -12,6 +12,7 @@ use sheaf_exec::plan::Query;
 use sheaf_exec::plan::query::Hint;
 use sheaf_exec::run::Reads;
 use sheaf_expr::ParseCx;
+use sheaf_meter::Held;
 use sheaf_query::path::Path;
 use sheaf_storage::{Collection, Uuid};
 
@@ -204,11 +205,14 @@ struct Values {
     list: Vec<OwnedValue>,
     collator: Option<SharedCollator>,
     bytes: usize,
+    /// The account of both lists, where they are large.
+    held: Held,
 }
 
 impl Values {
     fn new(key: &str, collator: Option<SharedCollator>) -> Self {
-        Values { collator, path: Path::new(key), seen: HashSet::default(), list: Vec::new(), bytes: 0 }
+        let (seen, list) = (HashSet::default(), Vec::new());
+        Values { collator, path: Path::new(key), seen, list, bytes: 0, held: Held::default() }
     }
 
     /// Whether the document has null at the path.
@@ -218,7 +222,7 @@ impl Values {
     }
 
     fn add(&mut self, doc: RawDoc<'_>) -> Result<()> {
-        let Values { path, seen, list, collator, bytes } = self;
+        let Values { path, seen, list, collator, bytes, held } = self;
         let mut arrays: Option<BTreeSet<*const u8>> = None;
         path.any(doc, true, &mut |element, _| {
             if let Some(element) = element {
@@ -231,6 +235,9 @@ impl Values {
                     };
                     ends.contains(&element.data().as_ptr())
                 };
+                if element.data().len() > LARGE_BYTES {
+                    count(held, *bytes + element.data().len(), list.len())?;
+                }
                 if !whole && seen.insert(key_of(collator.as_ref(), value)) {
                     *bytes += element.data().len() + 12;
                     list.push(OwnedValue::from(value));
@@ -251,12 +258,32 @@ impl Values {
         self.check_size()
     }
 
-    fn check_size(&self) -> Result<()> {
+    fn check_size(&mut self) -> Result<()> {
         if self.bytes > MAX_DOCUMENT_SIZE {
             bail!(17217, "distinct too big, 16mb cap");
         }
-        Ok(())
+        count(&mut self.held, self.bytes, self.list.len())
     }
+}
+
+/// Values with more than this are counted before they are taken, and all together in steps of it.
+const LARGE_BYTES: usize = 64 << 10;
+
+/// What a value takes in both lists besides its bytes.
+const VALUE_BYTES: usize = 128;
+
+/// Counts values with so many bytes: each is among those that were seen, and in the list.
+fn count(held: &mut Held, bytes: usize, values: usize) -> Result<()> {
+    let bytes = 2 * bytes + values * VALUE_BYTES;
+    if bytes as u64 <= held.bytes().max(LARGE_BYTES as u64) {
+        return Ok(());
+    }
+    let bytes = bytes.next_multiple_of(LARGE_BYTES) as u64;
+    if held.bytes() == 0 {
+        *held = sheaf_meter::reserve(bytes)?;
+        return Ok(());
+    }
+    held.set(bytes)
 }
 
 /// Where the values begin that the path itself leads to, as opposed to elements of arrays at its end.

@@ -150,6 +150,32 @@ def deletions_leave_room_for_a_drop(_):
             assert server.stop() == 0
 
 
+def deletions_make_room(_):
+    """Whoever has filled the disk deletes a half, here and there, and writes again: small documents, and large ones that stay in the log's files."""
+    for size in (1000, 16_000):
+        with server_on_a_small_disk("200m") as (server, _folder):
+            server.start()
+            collection = connect(server).ops.c
+            batch = 1_000_000 // size
+            batches = 0
+            try:
+                while True:
+                    first = batches * batch
+                    collection.insert_many([{"_id": first + at, "bytes": os.urandom(size)} for at in range(batch)])
+                    batches += 1
+            except OperationFailure as error:
+                assert error.code == OUT_OF_DISK_SPACE, error
+            collection.delete_many({"_id": {"$gte": batches * batch}})
+            until("deletions", lambda collection=collection: collection.delete_many({"_id": {"$mod": [2, 1]}}).acknowledged)
+            kept = list(range(0, batches * batch, 2))
+            for _ in range(batches // 4):
+                more = [{"bytes": os.urandom(size)} for _ in range(batch)]
+                until("writes", lambda collection=collection, more=more: collection.insert_many(more).acknowledged)
+            assert [one["_id"] for one in collection.find({"_id": {"$type": "number"}}, {"_id": 1}).sort("_id", 1)] == kept
+            assert collection.database.command("validate", "c")["valid"]
+            assert server.stop() == 0
+
+
 def a_batch_on_a_full_disk_claims_what_is_kept(_):
     """A batch that is more than what is committed at once: what a reply says is done is there."""
     with server_on_a_small_disk("64m") as (server, folder):
@@ -305,6 +331,7 @@ CHECKS = [
     full_disk_is_emptied,
     full_disk_of_a_few_large_files_is_emptied,
     deletions_leave_room_for_a_drop,
+    deletions_make_room,
     full_disk_of_a_set_of_one_is_emptied,
     disk_full_of_a_set_of_one,
     start_on_a_full_disk,

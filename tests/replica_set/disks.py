@@ -179,6 +179,38 @@ def full_disks_of_all_are_emptied():
             assert client.t.c.count_documents({}) >= 1000
 
 
+def deletions_make_room_on_full_disks_of_all():
+    """A half of the documents is deleted, here and there, while all disks are full: large ones are moved out of the files that have them."""
+    with contextlib.ExitStack() as stack:
+        disks = [stack.enter_context(SmallDisk()) for _ in range(3)]
+        members = ReplicaSet(args=["--oplogSize", "32"])
+        for server, disk in zip(members.servers, disks):
+            shutil.rmtree(server.dbpath)
+            server.dbpath, server.own_dbpath = disk.folder / "data", False
+        with members, members.client() as client:
+            done = until_refused(client, 200)
+            assert done is not None and done >= 20, f"refused after {done} MB"
+            filled = client.t.get_collection("filled", write_concern=WriteConcern(w="majority", wtimeout=60_000))
+            wanted = [one["_id"] for one in filled.find({}, {"_id": 1})][::2]
+
+            def deleted():
+                filled.delete_many({"_id": {"$nin": wanted}})
+                return True
+
+            eventually(deleted, "deletions")
+            written = 0
+
+            def rewritten():
+                nonlocal written
+                more = until_refused(client, done // 4 - written)
+                written += done // 4 - written if more is None else more
+                return written >= done // 4
+
+            eventually(rewritten, "writes of half of what was deleted")
+            kept = filled.count_documents({"_id": {"$in": wanted}})
+            assert kept == len(wanted), f"{kept} of {len(wanted)}"
+
+
 def the_lead_goes_where_there_is_room():
     """A primary that is short of room hands over in time; a client that tries again once, as drivers do, hears nothing of it."""
     with SmallDisk() as disk:
@@ -285,7 +317,7 @@ def a_secondary_that_stands_still():
 
 
 CHECKS = [
-    full_disks_of_all_are_emptied, the_lead_goes_where_there_is_room,
+    full_disks_of_all_are_emptied, deletions_make_room_on_full_disks_of_all, the_lead_goes_where_there_is_room,
     a_secondary_with_a_full_disk, a_primary_with_a_full_disk, a_disk_that_fails_ends_the_member, a_disk_that_does_not_answer,
     a_secondary_that_stands_still,
 ]

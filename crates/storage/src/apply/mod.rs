@@ -323,7 +323,7 @@ impl<'a> Applier<'a> {
         let counts = std::mem::take(&mut self.counts);
         counts.stamp(self.entry.time);
         core.published.advance(self.reached);
-        counts.publish();
+        core.flushes.note_gone(counts.publish());
         self.written.clear();
         self.show_steps()?;
         drop(applying);

@@ -215,7 +215,7 @@ impl Core {
         counts.stamp(at.time);
         // Before anybody wakes: who looks after a change must find it.
         self.advance(at);
-        counts.publish();
+        self.flushes.note_gone(counts.publish());
         if let Some((mut step, changes)) = step {
             let held = step.holding.take();
             self.end_step(step, changes, held, at);

@@ -24,6 +24,9 @@ pub(crate) struct Counts {
     places: Option<Box<ahash::AHashMap<usize, usize>>>,
 }
 
+/// What a deletion takes in the log, and the document's entries in indexes.
+const BESIDE_A_DOCUMENT: u64 = 100;
+
 /// From here on collections are looked up by their addresses.
 const COUNTS_FEW: usize = 16;
 
@@ -66,10 +69,14 @@ impl Counts {
         self.all.iter().for_each(|(state, ..)| state.last_commit.store(time, Ordering::Release));
     }
 
-    pub fn publish(&self) {
+    /// Gives about how many bytes are not wanted any more.
+    pub fn publish(&self) -> u64 {
+        let mut gone = 0;
         for (state, docs, bytes) in &self.all {
             state.published(*docs, *bytes);
+            gone += bytes.min(&0).unsigned_abs() + docs.min(&0).unsigned_abs() * BESIDE_A_DOCUMENT;
         }
+        gone
     }
 }
 

@@ -1,24 +1,27 @@
 //! RocksDB as this crate uses it: one database, four column families, no write-ahead log of its own.
 //!
+//! - [`blobs`]: which large values compactions move;
 //! - [`direct`]: whether files can be written past the page cache;
 //! - [`iter`]: iterators, and the documents that their values refer to;
 //! - [`gaps`]: stretches of deleted keys, which seeks need not walk over again;
 //! - [`sink`]: where changes of keys go;
 //! - [`listener`]: what RocksDB tells of its flushes and errors;
+//! - [`sizes`]: of files and levels;
 //! - [`manifest`]: the end of its list of files after a power failure;
 //! - [`values`]: large documents that are in the log's files.
 
+pub(crate) mod blobs;
 mod direct;
 mod gaps;
 mod iter;
 mod listener;
 mod manifest;
 pub(crate) mod sink;
+mod sizes;
 pub(crate) mod values;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use rocksdb::{
     BlockBasedIndexType, BlockBasedOptions, Cache, ColumnFamily, ColumnFamilyDescriptor, DB,
@@ -31,10 +34,14 @@ use sheaf_errors::{Code, Error, Result};
 
 use crate::keys::{catalog_key, prefix_range};
 use crate::options::Options;
+use crate::order::Mutex;
+use crate::order::rank::LEAF;
+use blobs::{Blobs, Moves, Reason};
 use gaps::Gaps;
 pub(crate) use gaps::Way;
 pub(crate) use iter::IterCell;
 use listener::{Events, listen};
+use sizes::Sizes;
 use values::{Families, Gone, LEAST_BYTES, Pin, Reference, Stored, Values};
 
 /// Column families by kind of data.
@@ -71,6 +78,9 @@ const OPEN_FILES_FEW: i32 = 1024;
 /// So many files at level 0 are merged with what lies below: RocksDB's own figure.
 const LEVEL0_TRIGGER: &str = "4";
 
+/// A table file of which more than this part are deletions is merged with what lies below. (A changed index entry is one of each, so half of them are deletions.)
+const DELETIONS: f64 = 0.6;
+
 /// What a memtable takes of memory in one go at most.
 const ARENA_BLOCK_BYTES: u64 = 1 << 20;
 
@@ -84,8 +94,8 @@ pub(crate) struct Db {
     cache: Cache,
     events: Arc<Events>,
     gaps: Gaps,
-    /// Whether compactions move large values: see [`Db::tune_blobs`].
-    moves_blobs: AtomicBool,
+    /// Which large values compactions move.
+    moves_blobs: Mutex<{ LEAF }, Moves>,
     /// Large documents that are in the log's files.
     values: Values,
     /// The families' numbers in batches, in the order of [`Cf`].
@@ -153,7 +163,7 @@ impl Db {
         let rows = IteratorMode::From(&[catalog_key::VALUES], rocksdb::Direction::Forward);
         values.load(db.iterator_cf(catalog, rows).map(|row| row.map_err(io_error)))?;
         let (read_options, gaps) = (ReadOptions::default(), Gaps::default());
-        let moves_blobs = AtomicBool::new(false);
+        let moves_blobs = Mutex::default();
         Ok(Db {
             db,
             write_options,
@@ -302,22 +312,26 @@ impl Db {
         Ok(())
     }
 
-    /// Has compactions move large values out of old files where these hold enough that nobody wants, and where `now` has it so. Else they would
-    /// read and write again what has only been loaded.
-    pub fn tune_blobs(&self, now: bool) -> Result<()> {
-        let bytes =
+    /// Has compactions move large values out of old files, or not.
+    pub fn tune_blobs(&self, reason: Reason) -> Result<()> {
+        let figure =
             |name| self.db.property_int_value_cf(self.cf(Cf::Records), name).ok().flatten().unwrap_or(0);
-        let (all, garbage) =
-            (bytes("rocksdb.live-blob-file-size"), bytes("rocksdb.live-blob-file-garbage-size"));
-        let moves = self.moves_blobs.load(Ordering::Acquire);
-        let least = if moves { all / 10 } else { all / 5 };
-        let wanted = now || (garbage > 0 && garbage >= least);
-        if wanted != moves {
-            let value = if wanted { "true" } else { "false" };
-            self.db
-                .set_options_cf(self.cf(Cf::Records), &[("enable_blob_garbage_collection", value)])
-                .map_err(io_error)?;
-            self.moves_blobs.store(wanted, Ordering::Release);
+        let blobs = Blobs {
+            files: figure("rocksdb.num-blob-files"),
+            bytes: figure("rocksdb.live-blob-file-size"),
+            garbage: figure("rocksdb.live-blob-file-garbage-size"),
+        };
+        let mut moves = self.moves_blobs.lock();
+        let next = moves.next(blobs, reason);
+        if next != *moves {
+            let [on, part, force] = [next.on.to_string(), next.part.to_string(), next.force.to_string()];
+            let options = [
+                ("enable_blob_garbage_collection", &on[..]),
+                ("blob_garbage_collection_age_cutoff", &part),
+                ("blob_garbage_collection_force_threshold", &force),
+            ];
+            self.db.set_options_cf(self.cf(Cf::Records), &options).map_err(io_error)?;
+            *moves = next;
         }
         Ok(())
     }
@@ -452,9 +466,14 @@ fn family(cf: Cf, options: &Options, cache: &Cache) -> rocksdb::Options {
     family.set_compression_type(DBCompressionType::Lz4);
     family.set_bottommost_compression_type(DBCompressionType::Zstd);
     family.set_level_compaction_dynamic_level_bytes(true);
-    let file_bytes = options.memtable_bytes().clamp(16 << 20, 64 << 20);
-    family.set_target_file_size_base(file_bytes);
-    family.set_max_bytes_for_level_base(options.log_bytes().max(64 << 20) * 2);
+    let sizes = Sizes::of(options);
+    family.set_target_file_size_base(sizes.file);
+    family.set_max_bytes_for_level_base(sizes.level);
+    family.set_max_compaction_bytes(sizes.compaction);
+    if matches!(cf, Cf::Records | Cf::Indexes) {
+        // What is deleted takes room until the deletions are merged with it, and they are too small to be merged for their own size.
+        family.add_compact_on_deletion_collector_factory(0, 0, DELETIONS);
+    }
     family.set_soft_pending_compaction_bytes_limit(0);
     family.set_hard_pending_compaction_bytes_limit(0);
     // Whoever writes waits for memory, where it can be ended (`flush/room.rs`), and the keeper for level 0 before it flushes.
@@ -463,11 +482,12 @@ fn family(cf: Cf, options: &Options, cache: &Cache) -> rocksdb::Options {
     if cf == Cf::Records {
         family.set_enable_blob_files(true);
         family.set_min_blob_size(MIN_BLOB_BYTES);
+        family.set_blob_file_size(sizes.blob_file);
         family.set_blob_compression_type(DBCompressionType::Lz4);
-        // Until there is something to collect.
-        family.set_enable_blob_gc(false);
-        family.set_blob_gc_age_cutoff(0.25);
-        family.set_blob_gc_force_threshold(0.5);
+        let Moves { on, part, force } = Moves::default();
+        family.set_enable_blob_gc(on);
+        family.set_blob_gc_age_cutoff(part);
+        family.set_blob_gc_force_threshold(force);
         family.set_blob_cache(cache);
     }
     family

@@ -11,6 +11,7 @@ use super::scarce::no_room;
 use crate::catalog::Collection;
 use crate::core::Core;
 use crate::critical::must;
+use crate::db::blobs::Reason;
 use crate::db::{Cf, Db};
 use crate::definitions::LOCAL_IDENTS;
 use crate::durability::LogKnowledge;
@@ -195,7 +196,7 @@ impl Core {
         self.flushes.ended(at);
         self.durability.flushed(at.index);
         self.durability.tell(None, false);
-        self.tune_blobs(false);
+        self.tune_blobs(self.flushes.why_blobs_move());
         self.let_go_of_copies();
         self.retain_log()
     }
@@ -330,7 +331,7 @@ impl Core {
             );
         }
         let db = &self.base.db;
-        self.tune_blobs(true);
+        self.tune_blobs(Reason::Asked);
         db.compact_prefix(Cf::Records, collection.ident);
         collection.indexes.iter().for_each(|index| db.compact_prefix(Cf::Indexes, index.ident));
         // If something was flushed meanwhile, counters follow.
@@ -338,8 +339,8 @@ impl Core {
     }
 
     /// [`Db::tune_blobs`]. It may fail where the disk is full; files are only larger for it.
-    fn tune_blobs(&self, now: bool) {
-        if let Err(error) = self.base.db.tune_blobs(now) {
+    pub(super) fn tune_blobs(&self, reason: Reason) {
+        if let Err(error) = self.base.db.tune_blobs(reason) {
             tracing::warn!(%error, "whether large values are moved cannot be changed");
         }
     }

@@ -4,6 +4,7 @@
 //! the room falls below what a flush needs and [`Disk::kept`], one is made, which gives back the log as well; and when that has not helped,
 //! whatever adds to the data is refused. What deletes, and drops, is not: it lives off what is kept, and so do compactions.
 
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// What a flush needs on the disk besides the size of its memtables.
@@ -63,6 +64,21 @@ pub(crate) struct Disk {
     pub(super) clearing: AtomicBool,
 }
 
+/// What is kept of the disk that this folder is on. One that does not say how large it is is large.
+pub(crate) fn kept_on(folder: &Path) -> u64 {
+    kept_of(fs4::total_space(folder).unwrap_or(u64::MAX))
+}
+
+/// What is kept of a disk of so many bytes.
+pub(crate) fn kept_of(total: u64) -> u64 {
+    (total / KEPT_PART).clamp(KEPT_MIN, KEPT_MAX)
+}
+
+/// As large may a segment of the log be, so that what is wanted of it can be copied into what is kept.
+pub(crate) fn segment_bytes_on(folder: &Path) -> u64 {
+    kept_on(folder) / 4
+}
+
 impl Disk {
     /// Takes note of bytes that were written.
     pub fn note(&self, bytes: u64) {
@@ -100,7 +116,7 @@ impl Disk {
 
     /// What is kept.
     pub fn kept(&self) -> u64 {
-        (self.total.load(Ordering::Relaxed) / KEPT_PART).clamp(KEPT_MIN, KEPT_MAX)
+        kept_of(self.total.load(Ordering::Relaxed))
     }
 
     /// What there is besides what is kept and what memtables hold.
@@ -124,6 +140,11 @@ impl Disk {
         let part = self.kept() / 4;
         let left = if bytes < SMALL_DELETION { part } else { 2 * part };
         self.spare() < left + bytes.min(part) && !self.is_beyond_help()
+    }
+
+    /// Whether so much may be copied, which gives back more when it has been flushed.
+    pub fn has_room_for_copy(&self, bytes: u64) -> bool {
+        self.spare() >= bytes.saturating_add(ROOM_BYTES + self.kept() / 8)
     }
 
     /// What a drop has given back first is not for what adds to the data: merging away the rest may need it, and the first writer who finds it would

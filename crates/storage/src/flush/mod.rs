@@ -13,7 +13,7 @@
 
 mod ahead;
 mod checkpoint;
-mod disk;
+pub(crate) mod disk;
 mod gate;
 mod keeper;
 mod pace;
@@ -59,9 +59,9 @@ pub(crate) struct Flushes {
     /// Bytes of documents that commits have left in the log since then, and those before a flush that is under way.
     left: AtomicU64,
     flushing_left: AtomicU64,
-    /// Bytes that the log has taken since then, and those before a flush that is under way, which lets go of them.
-    logged: AtomicU64,
-    flushing_logged: AtomicU64,
+    /// Bytes of documents that were deleted since then, and those before a flush that is under way.
+    gone: AtomicU64,
+    flushing_gone: AtomicU64,
     pace: Pace,
     disk: Disk,
     /// Bytes of the smallest and largest keys of table files, as the last flush has found them.
@@ -97,8 +97,8 @@ impl Flushes {
             unflushed: AtomicU64::new(0),
             left: AtomicU64::new(0),
             flushing_left: AtomicU64::new(0),
-            logged: AtomicU64::new(0),
-            flushing_logged: AtomicU64::new(0),
+            gone: AtomicU64::new(0),
+            flushing_gone: AtomicU64::new(0),
             flushing: AtomicU64::new(0),
             pace: Pace::default(),
             disk: Disk::default(),

@@ -34,8 +34,14 @@ impl Flushes {
 
     /// The log has taken so many bytes.
     pub fn note_logged(&self, bytes: u64) {
-        self.logged.fetch_add(bytes, Ordering::Relaxed);
         self.disk.note(bytes);
+    }
+
+    /// Documents of so many bytes were deleted.
+    pub fn note_gone(&self, bytes: u64) {
+        if bytes > 0 {
+            self.gone.fetch_add(bytes, Ordering::Relaxed);
+        }
     }
 
     /// Bytes of documents that are in the log alone, because a flush has not ended since.
@@ -45,8 +51,7 @@ impl Flushes {
 
     /// So much comes together in memtables before a flush.
     pub(super) fn memtable_bytes(&self) -> u64 {
-        let most = if self.base.is_ordered() { self.disk.memtables_max() } else { u64::MAX };
-        self.base.options.memtable_bytes().min(most)
+        self.base.options.memtable_bytes().min(self.disk.memtables_max())
     }
 
     /// Bytes of batches since the last flush began.
@@ -82,7 +87,7 @@ impl Flushes {
     pub(super) fn move_to_flush(&self) -> u64 {
         let bytes = self.unflushed.swap(0, Ordering::Relaxed);
         self.flushing_left.store(self.left.swap(0, Ordering::Relaxed), Ordering::Relaxed);
-        self.flushing_logged.store(self.logged.swap(0, Ordering::Relaxed), Ordering::Relaxed);
+        self.flushing_gone.store(self.gone.swap(0, Ordering::Relaxed), Ordering::Relaxed);
         let before = self.flushing.swap(bytes, Ordering::Relaxed);
         must!(before == 0, "a flush has begun while {before} bytes of another are being written");
         self.pace.begin(Instant::now());
@@ -94,12 +99,12 @@ impl Flushes {
         let flushing = self.flushing.swap(0, Ordering::Relaxed);
         must!(flushing == bytes, "the flush that is over is the one that was begun");
         let left = self.flushing_left.swap(0, Ordering::Relaxed);
-        let logged = self.flushing_logged.swap(0, Ordering::Relaxed);
+        let gone = self.flushing_gone.swap(0, Ordering::Relaxed);
         self.pace.end(Instant::now(), written.then_some(bytes));
         if !written {
             self.note_written(bytes);
             self.note_left(left);
-            self.note_logged(logged);
+            self.note_gone(gone);
         }
     }
 

@@ -8,13 +8,14 @@ use sheaf_errors::{Code, Error, Result};
 use super::Flushes;
 use super::disk::ROOM_BYTES;
 use crate::core::Core;
+use crate::db::blobs::Reason;
 use crate::db::{Cf, Db};
 use crate::oplog::log_error;
 
-/// Flushing less than this part of what is kept is not worth a file, unless it gives back the other part from the log: deletions are many times as
-/// large there.
+/// Flushing less than this part of what is kept is not worth a file, unless it deletes the other part: what is deleted takes room until the
+/// deletions are merged with it.
 const FLUSH_PART: u64 = 4;
-const LOG_PART: u64 = 8;
+const GONE_PART: u64 = 8;
 
 /// So many flushes are waited for, each of which may give room, before a write is refused.
 const FLUSHES_TRIED: u64 = 2;
@@ -37,6 +38,22 @@ impl Flushes {
         self.disk.saw(stats.available_space(), stats.total_space(), memtables(db), memory, self.is_at_work());
     }
 
+    /// Whether room is so scarce that some is to be made.
+    pub fn wants_room(&self) -> bool {
+        self.disk.lacks(self.disk.kept())
+    }
+
+    /// Why large values are moved by compactions. (One that moves none of what it wants to does not know how much room there is.)
+    pub(super) fn why_blobs_move(&self) -> Reason {
+        if self.wants_room() { Reason::Scarce { room: self.disk.kept() / 4 } } else { Reason::Garbage }
+    }
+
+    /// Whether so much may be copied, which gives back more when it has been flushed.
+    pub fn has_room_for_copy(&self, bytes: u64) -> bool {
+        self.look_for_room();
+        self.disk.has_room_for_copy(bytes)
+    }
+
     /// Whether a flush or a compaction is under way.
     fn is_at_work(&self) -> bool {
         self.is_flushing() || self.base.db.property("rocksdb.num-running-compactions") > 0
@@ -56,7 +73,7 @@ impl Flushes {
     pub(super) fn is_last_chance(&self) -> bool {
         let kept = self.disk.kept();
         let is_worth = self.unflushed() + self.left.load(Ordering::Relaxed) >= kept / FLUSH_PART
-            || self.base.is_by_itself() && self.logged.load(Ordering::Relaxed) >= kept / LOG_PART;
+            || self.gone.load(Ordering::Relaxed) >= kept / GONE_PART;
         self.disk.is_short() && is_worth
     }
 }
@@ -159,6 +176,9 @@ impl Core {
             disk.removed.store(self.published.last().index + 1, Ordering::Relaxed);
         }
         self.tell_of_room();
+        if self.flushes.wants_room() {
+            self.tune_blobs(self.flushes.why_blobs_move());
+        }
         let by_itself = self.base.is_by_itself();
         if let Some(log) = self.durability.log() {
             log.be_lean(tight, tight && by_itself);

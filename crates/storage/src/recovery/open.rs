@@ -18,6 +18,7 @@ use crate::db::Db;
 use crate::definitions::Definitions;
 use crate::definitions::stored::load_catalog;
 use crate::durability::Durability;
+use crate::flush::disk::segment_bytes_on;
 use crate::flush::stable::{self, StableCopies};
 use crate::flush::{Bookkeeping, Flushes, read_applied};
 use crate::folder::{self, file_error, folder_error, remove, sync};
@@ -70,7 +71,8 @@ impl Core {
         let log = if use_log {
             let mut log_options = sheaf_log::Options::new(&log_dir);
             log_options.retain_bytes = options.oplog_bytes;
-            log_options.segment_bytes = (options.oplog_bytes / 16).clamp(1 << 20, 64 << 20);
+            let segment_bytes = (options.oplog_bytes / 16).min(segment_bytes_on(&options.path));
+            log_options.segment_bytes = segment_bytes.clamp(1 << 20, 64 << 20);
             missing::check(&options, &log_dir, applied.index)?;
             let (log, recovered) = open_log(&options, &log_options, applied, ahead.is_some())?;
             missing::is_there(&options.path)?;

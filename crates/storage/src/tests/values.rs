@@ -13,7 +13,7 @@ use sheaf_meter::{Meter, Process};
 
 use super::support::*;
 use crate::db::Cf;
-use crate::db::values::Reference;
+use crate::db::values::{Part, Reference};
 use crate::keys::full_key;
 use crate::{Direction, Engine, Hook, HookPoint, Options, Range, View, Write};
 
@@ -146,7 +146,9 @@ fn what_a_crash_takes_from_memory_is_in_the_log() {
         }
         match round % 9 {
             1 | 4 => engine.checkpoint().unwrap(),
-            2 | 6 => engine.core().collect_values().unwrap(),
+            2 | 6 => {
+                engine.core().collect_values().unwrap();
+            }
             8 => {
                 for (view, expected) in old.drain(..) {
                     assert_eq!(contents(&view), expected, "an older state of round {round}");
@@ -272,7 +274,7 @@ fn a_damaged_document_is_told_and_its_file_is_kept() {
     // It is told, by the thread or here, and all others go that the log does not have.
     let values = engine.core().base.db.values();
     let begins = engine.core().durability.log().unwrap().stats().first_index;
-    while values.little_wanted(begins).is_some() {
+    while values.little_wanted(begins, Part(1, 2)).is_some() {
         let _ = engine.core().collect_values();
     }
     assert!(path.is_file());

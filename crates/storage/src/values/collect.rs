@@ -1,7 +1,7 @@
 //! Files of which little is wanted.
 //!
 //! The log lets go of a segment after a while; as a file of values it stays as long as half of it is wanted. When less is, that is copied into
-//! RocksDB, and the file goes. What is wanted is counted as documents come and go, and looked for before anything is done about
+//! RocksDB, and the file goes. Where room on the disk is short a larger part is copied, but no more than can be flushed. What is wanted is counted as documents come and go, and looked for before anything is done about
 //! it: an entry's operation names the record that it has written, and that record refers to the entry or does not.
 
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ use sheaf_log::SegmentFile;
 
 use crate::core::Core;
 use crate::db::Cf;
-use crate::db::values::{LEAST_BYTES, Reference, offset_in};
+use crate::db::values::{LEAST_BYTES, Part, Reference, offset_in};
 use crate::keys::{catalog_key, prefixed};
 use crate::oplog::{self, Operation, log_error};
 
@@ -27,6 +27,10 @@ const DAMAGED_PAUSE: Duration = Duration::from_secs(3600);
 /// So many bytes of documents are copied with the pipeline held.
 const COPIED_AT_ONCE: usize = 1 << 20;
 
+/// A file of which less than this part is wanted goes; and where room is short, in which more is copied for each byte that it gives back.
+const LITTLE: Part = Part(1, 2);
+const LITTLE_IF_SHORT: Part = Part(7, 8);
+
 /// So many files go with one flush at most.
 const FILES_AT_ONCE: usize = 16;
 
@@ -38,7 +42,10 @@ impl Core {
     pub fn run_values(&self) {
         let mut told = false;
         while self.flushes.signals().rest(LOOK_AROUND) {
-            let done = self.collect_values();
+            let mut done = self.collect_values();
+            while let Ok(true) = done {
+                done = self.collect_values();
+            }
             if let Err(error) = &done
                 && !told
                 && !self.is_stopping()
@@ -49,26 +56,35 @@ impl Core {
         }
     }
 
-    /// Copies what is wanted of files of which little is, and removes these.
-    pub fn collect_values(&self) -> Result<()> {
+    /// Copies what is wanted of files of which little is, and removes these. Says whether there may be more that this has given room for.
+    pub fn collect_values(&self) -> Result<bool> {
         let values = self.base.db.values();
         let begins = self.durability.log().map_or(u64::MAX, |log| log.stats().first_index);
-        let (mut files, mut failed) = (0, Ok(()));
+        let (mut files, mut given_up, mut more, mut failed) = (0, 0, false, Ok(()));
+        let part = self.little();
         while files < FILES_AT_ONCE
             && !self.is_stopping()
-            && let Some(number) = values.little_wanted(begins)
+            && let Some(number) = values.little_wanted(begins, part)
         {
             // Who copies the folder meanwhile finds it as it is.
-            let Some(_pass) = self.commits.try_pass() else { return failed };
+            let Some(_pass) = self.commits.try_pass() else { return failed.map(|()| false) };
             self.durability.check_writable()?;
             files += 1;
-            if let Err(error) = self.collect_file(number) {
-                let damaged = error.code() == Code::CHECKSUM_MISMATCH;
-                values.pass_over(number, if damaged { DAMAGED_PAUSE } else { PAUSE });
-                failed = failed.and(Err(error));
+            match self.collect_file(number, part) {
+                Ok(is_given_up) => given_up += u32::from(is_given_up),
+                // After those that were given up before.
+                Err(error) if error.code() == Code::OUT_OF_DISK_SPACE && given_up > 0 => {
+                    more = true;
+                    break;
+                }
+                Err(error) => {
+                    let damaged = error.code() == Code::CHECKSUM_MISMATCH;
+                    values.pass_over(number, if damaged { DAMAGED_PAUSE } else { PAUSE });
+                    failed = failed.and(Err(error));
+                }
             }
         }
-        let Some(_pass) = self.commits.try_pass() else { return failed };
+        let Some(_pass) = self.commits.try_pass() else { return failed.map(|()| false) };
         if values.waits_for_flush() {
             match self.try_checkpoint() {
                 Ok(true) => values.note_flushed(),
@@ -76,24 +92,32 @@ impl Core {
                 Err(error) => failed = failed.and(Err(error)),
             }
         }
-        values.remove_retired().and(failed)
+        values.remove_retired().and(failed).map(|()| more)
     }
 
-    /// Looks what of a file is wanted. Where it is little, that is copied, and the file is given up.
-    fn collect_file(&self, number: u32) -> Result<()> {
+    /// Of what part of a file what is wanted is copied now.
+    fn little(&self) -> Part {
+        if self.flushes.wants_room() { LITTLE_IF_SHORT } else { LITTLE }
+    }
+
+    /// Looks what of a file is wanted. Where it is less than this part, that is copied, and the file is given up; whether it was.
+    ///
+    /// Errors: `OutOfDiskSpace` before anything is copied that could not be flushed.
+    fn collect_file(&self, number: u32, part: Part) -> Result<bool> {
         let values = self.base.db.values();
         let (end, size, noted) = values.about(number);
         let wanted = self.wanted_of_file(number, end)?;
         let bytes: u64 = wanted.iter().map(|(_, reference)| u64::from(reference.length)).sum();
-        if bytes * 2 >= size {
+        if !part.is_more(bytes, size) {
             let ident = |key: &[u8]| key.first_chunk().map_or(0, |ident| u32::from_be_bytes(*ident));
             let mut by_ident = BTreeMap::<u32, u64>::new();
             for (key, reference) in &wanted {
                 *by_ident.entry(ident(key)).or_default() += u64::from(reference.length);
             }
             values.note_wanted(number, by_ident, noted);
-            return Ok(());
+            return Ok(false);
         }
+        self.check_room_for_copy(bytes)?;
         let mut rest = &wanted[..];
         while !rest.is_empty() {
             let mut bytes = 0;
@@ -115,7 +139,17 @@ impl Core {
         self.flushes.note_written(bytes);
         values.retire(number);
         tracing::debug!(number, copied = wanted.len(), "gave up a file of values");
-        Ok(())
+        Ok(true)
+    }
+
+    fn check_room_for_copy(&self, bytes: u64) -> Result<()> {
+        if bytes == 0 || self.flushes.has_room_for_copy(bytes) {
+            return Ok(());
+        }
+        Err(Error::new(
+            Code::OUT_OF_DISK_SPACE,
+            format!("no room on the disk for copying {} KB that are wanted of a file of values", bytes >> 10),
+        ))
     }
 
     /// The records that refer to a file now, with their keys. Something may do so up to `end`.

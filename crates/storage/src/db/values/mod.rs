@@ -45,6 +45,7 @@ use crate::order::{Mutex, rank};
 pub(crate) use ahead::{Ahead, Next};
 pub(crate) use place::{LEAST_BYTES, Spot};
 pub(crate) use reference::{Reference, offset_in};
+pub(crate) use retired::Part;
 use retired::Retired;
 pub(crate) use rows::Families;
 use rows::FileRow;

@@ -10,6 +10,17 @@ use super::Values;
 use super::rows::FileRow;
 use crate::critical::must;
 
+/// A part of a file.
+#[derive(Clone, Copy)]
+pub(crate) struct Part(pub u64, pub u64);
+
+impl Part {
+    /// Whether this part of the whole is more than these bytes.
+    pub fn is_more(self, bytes: u64, whole: u64) -> bool {
+        bytes.saturating_mul(self.1) < whole.saturating_mul(self.0)
+    }
+}
+
 /// Of whom nothing is wanted any more in the newest state.
 pub(super) struct Retired {
     pub number: u32,
@@ -20,9 +31,9 @@ pub(super) struct Retired {
 }
 
 impl Values {
-    /// The file of which least is wanted, and little, as far as is known, or one in doubt, whose segment the log does not have any more: it begins
-    /// behind it.
-    pub fn little_wanted(&self, log_begins: u64) -> Option<u32> {
+    /// The file of which least is wanted, and less than this `part`, as far as is known, or one in doubt, whose segment the log does not have any
+    /// more: it begins behind it.
+    pub fn little_wanted(&self, log_begins: u64, part: Part) -> Option<u32> {
         let is_gone = |row: &FileRow| row.segment < log_begins;
         self.measure(is_gone);
         let mut state = self.state.lock();
@@ -33,7 +44,7 @@ impl Values {
         let little = |row: &FileRow| {
             let is_due = row.not_before.is_none_or(|then| then <= now);
             let bytes = row.bytes.unwrap_or(row.end);
-            is_gone(row) && is_due && (row.in_doubt || row.wanted() * 2 < bytes)
+            is_gone(row) && is_due && (row.in_doubt || part.is_more(row.wanted(), bytes))
         };
         let current = state.current;
         let others = state.files.iter().filter(|(number, row)| Some(**number) != current && little(row));

@@ -355,7 +355,7 @@ impl Log {
     /// [`Log::reserve`] for what is to come, as much of it as leaves a segment room for more: one that has to be large enough for all of it would
     /// be followed by the next one each time.
     pub fn keep_room(&self, bytes: u64) -> Result<()> {
-        self.reserve(bytes.min(self.options.segment_bytes / 4) as usize, true)
+        self.reserve(bytes.min(self.options.segment_bytes / 2) as usize, true)
     }
 
     /// Takes note of entries that were written at these places, or takes back what a short write left, so that the log ends in a whole entry.

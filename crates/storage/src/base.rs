@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 use sheaf_errors::{Code, Error, Result};
 
 use crate::db::Db;
+use crate::flush::disk::segment_bytes_on;
 use crate::hooks::Hooks;
 use crate::options::Options;
 use crate::sequencer::Sequencer;
@@ -17,6 +18,9 @@ pub(crate) struct Base {
     pub tuning: Tuning,
     pub db: Arc<Db>,
     pub hooks: Hooks,
+    /// How much of a plain write's changes may come together before they are committed, and how much is one entry of the log: no more than a
+    /// segment, and a batch of this size fits into one generation of memtables.
+    pub pending_bytes: usize,
     sequencer: OnceLock<Arc<dyn Sequencer>>,
 }
 
@@ -24,7 +28,9 @@ impl Base {
     /// Nobody orders the commits yet.
     pub fn new(options: Options, db: Arc<Db>) -> Base {
         let tuning = Tuning::of(&options);
-        Base { options, tuning, db, hooks: Hooks::default(), sequencer: OnceLock::new() }
+        let segment_bytes = segment_bytes_on(&options.path).max(1 << 20) as usize;
+        let pending_bytes = options.pending_bytes().min(segment_bytes);
+        Base { options, tuning, db, hooks: Hooks::default(), pending_bytes, sequencer: OnceLock::new() }
     }
 
     /// Whether this is a member of a replica set.

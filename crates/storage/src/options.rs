@@ -95,8 +95,7 @@ impl Options {
         (self.cache_bytes / 4).clamp(8 << 20, 256 << 20)
     }
 
-    /// How much of a plain write's changes may come together before they are committed: a log entry and a batch of this size
-    /// exist beside the memtables, and a batch fits into one generation of these.
+    /// How much of a plain write's changes may come together at most: a log entry and a batch of this size exist beside the memtables.
     pub(crate) fn pending_bytes(&self) -> usize {
         (self.memtable_bytes() / 2).min(PENDING_BYTES_MAX) as usize
     }

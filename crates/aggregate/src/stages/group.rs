@@ -230,9 +230,14 @@ impl Running {
     }
 
     /// The output document.
+    /// About how large its document will be: what it holds, but no larger than documents are.
+    fn document_bytes(&self) -> usize {
+        self.memory_bytes().min(crate::MAX_OUTPUT_SIZE)
+    }
+
     fn finish(&self, stage: &Group, pushed_down: bool, arena: &Bump) -> Result<DocBuf> {
         // Room for all of it at once: a large document does not come to twice its size by growing.
-        let mut bytes = Vec::with_capacity(self.memory_bytes() + DOCUMENT_BYTES);
+        let mut bytes = Vec::with_capacity(self.document_bytes() + DOCUMENT_BYTES);
         let mut document = DocWriter::new(&mut bytes);
         document.append("_id", &self.id);
         for (accumulation, state) in stage.accumulations.iter().zip(&self.states) {
@@ -558,7 +563,7 @@ impl Operator for GroupRun {
         self.current = None;
         self.of_current = Held::default();
         if group.memory_bytes() > LARGE_BYTES {
-            self.of_current = sheaf_meter::reserve(group.memory_bytes() as u64)?;
+            self.of_current = sheaf_meter::reserve(group.document_bytes() as u64)?;
         }
         self.current = Some(group.finish(&self.stage, self.pushed_down, &self.arena)?);
         Ok(Step::Row)

@@ -225,7 +225,8 @@ fn bound(
             multikey: prefix > 0,
             sparse: index.sparse || index.kind == IndexKind::Wildcard,
             only_with_it: is_wild || index.sparse && index.fields.len() == 1,
-            numeric_path: path.split('.').any(is_number),
+            // The first name is a field's, and a wildcard index that is not multikey has seen no array.
+            numeric_path: path.split('.').skip(1).any(is_number) && (!is_wild || prefix > 0),
             at_position: path.rsplit_once('.').is_some_and(|(_, last)| is_number(last)),
             collator: index.collator.as_deref(),
         };
@@ -300,7 +301,7 @@ fn bound(
 }
 
 fn is_number(name: &str) -> bool {
-    name.bytes().all(|b| b.is_ascii_digit())
+    !name.is_empty() && name.bytes().all(|b| b.is_ascii_digit())
 }
 
 /// The bounds of a field that is a geometry: by the first condition on it that the index knows how to serve.

@@ -82,7 +82,7 @@ impl Core {
             return self.commit_chain(own);
         }
         let mut group = vec![own];
-        let others = self.commits.queue.take_along(&mut group, GROUP_BYTES);
+        let others = self.commits.queue.take_along(&mut group, GROUP_BYTES.min(self.base.pending_bytes));
         let mut results = self.commit_group(group).into_iter();
         let Some(own) = results.next() else { impossible!("a group has no first commit") };
         others.tell(results);

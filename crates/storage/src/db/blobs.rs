@@ -17,7 +17,7 @@ pub(crate) enum Reason {
     Garbage,
     /// Somebody wants it.
     Asked,
-    /// Room on the disk is scarce, and what is moved at a time may take so much before it gives back any.
+    /// Room on the disk is scarce, and what is moved at a time may take so much, or twice that, before it gives back any.
     Scarce { room: u64 },
 }
 
@@ -51,7 +51,8 @@ impl Moves {
         match reason {
             Reason::Garbage => Moves { on: garbage > 0 && garbage >= least, ..Moves::default() },
             Reason::Asked => Moves { on: true, ..Moves::default() },
-            Reason::Scarce { room } if garbage > 0 => {
+            // Files that are too large for that are left as they are.
+            Reason::Scarce { room } if garbage > 0 && bytes <= room.saturating_mul(4 * files) => {
                 let fit = (room as f64 / bytes as f64 * files as f64).floor().max(1.0);
                 let now = (self.part * files as f64).floor();
                 // Each change is one file more, and the number of files changes all the time.
@@ -90,7 +91,8 @@ mod tests {
         assert_eq!(scarce(first, 90, 30), first, "it still does");
         assert_eq!(scarce(first, 20, 30).part, 1.5 / 20.0, "it would move none");
         assert_eq!(moved(scarce(first, 400, 10), 400), 4.0, "too many for now");
-        assert_eq!(moved(scarce(Moves::default(), 1, 5), 1), 1.0);
+        assert_eq!(moved(scarce(Moves::default(), 1, 250), 1), 1.0);
+        assert!(!scarce(Moves::default(), 1, 249).on, "four times the room, and more");
         assert!(!Moves::default().next(blobs(9, 1000, 0), Reason::Scarce { room: 30 }).on);
         assert_eq!(
             first.next(blobs(100, 1000, 500), Reason::Garbage),

@@ -78,7 +78,7 @@ const OPEN_FILES_FEW: i32 = 1024;
 /// So many files at level 0 are merged with what lies below: RocksDB's own figure.
 const LEVEL0_TRIGGER: &str = "4";
 
-/// A table file of which more than this part are deletions is merged with what lies below. (A changed index entry is one of each, so half of them are deletions.)
+/// A table file of which this part or more are deletions is merged with what lies below. (A changed index entry is one of each, so half of them are deletions.)
 const DELETIONS: f64 = 0.6;
 
 /// What a memtable takes of memory in one go at most.

@@ -339,7 +339,7 @@ impl Core {
     }
 
     /// [`Db::tune_blobs`]. It may fail where the disk is full; files are only larger for it.
-    pub(super) fn tune_blobs(&self, reason: Reason) {
+    fn tune_blobs(&self, reason: Reason) {
         if let Err(error) = self.base.db.tune_blobs(reason) {
             tracing::warn!(%error, "whether large values are moved cannot be changed");
         }

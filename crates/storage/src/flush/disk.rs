@@ -15,8 +15,8 @@ const KEPT_PART: u64 = 64;
 const KEPT_MIN: u64 = 8 << 20;
 const KEPT_MAX: u64 = 1 << 30;
 
-/// In a set memtables take no more than this part of the disk, nor less than so much: a member that follows cannot refuse what others have ordered, so
-/// what it has not flushed must be little beside what is kept, a flush or two later.
+/// Memtables take no more than this part of the disk, nor less than so much: what is not flushed must be little beside what is kept, a flush or two
+/// later, where it cannot be refused (a member that follows takes what others have ordered).
 const MEMTABLES_PART: u64 = 32;
 const MEMTABLES_MIN: u64 = 8 << 20;
 
@@ -142,9 +142,10 @@ impl Disk {
         self.spare() < left + bytes.min(part) && !self.is_beyond_help()
     }
 
-    /// Whether so much may be copied, which gives back more when it has been flushed.
+    /// Whether so much may be copied, which gives back more when it has been flushed: of what is kept the last half only where it is used already.
     pub fn has_room_for_copy(&self, bytes: u64) -> bool {
-        self.spare() >= bytes.saturating_add(ROOM_BYTES + self.kept() / 8)
+        let left = if self.is_short() { self.kept() / 8 } else { self.kept() / 2 };
+        self.spare() >= bytes.saturating_add(ROOM_BYTES + left)
     }
 
     /// What a drop has given back first is not for what adds to the data: merging away the rest may need it, and the first writer who finds it would
@@ -169,7 +170,7 @@ impl Disk {
         self.slack() < self.kept() * 2 && self.spare() >= ROOM_BYTES + self.kept() / 2
     }
 
-    /// So much may be in the memtables of a member of a set.
+    /// So much may be in memtables.
     pub fn memtables_max(&self) -> u64 {
         match self.total.load(Ordering::Relaxed) {
             0 => u64::MAX,

@@ -177,7 +177,8 @@ impl Core {
         }
         self.tell_of_room();
         if self.flushes.wants_room() {
-            self.tune_blobs(self.flushes.why_blobs_move());
+            // Again and again: at the end of a flush it is told if it fails.
+            _ = self.base.db.tune_blobs(self.flushes.why_blobs_move());
         }
         let by_itself = self.base.is_by_itself();
         if let Some(log) = self.durability.log() {
@@ -263,7 +264,7 @@ impl Core {
         self.commits.majority().forget_past(&self.published, age, since)
     }
 
-    /// As much as a quarter of what is kept is the log's alone: compactions and flushes may take all the rest for a while.
+    /// As much as a quarter of what is kept, or half a segment, is the log's alone: compactions and flushes may take all the rest for a while.
     fn keep_room_for_log(&self) {
         let bytes = self.flushes.disk.kept() / 4;
         if let Some(log) = self.durability.log()

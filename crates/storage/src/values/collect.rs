@@ -62,7 +62,9 @@ impl Core {
         let begins = self.durability.log().map_or(u64::MAX, |log| log.stats().first_index);
         let (mut files, mut given_up, mut more, mut failed) = (0, 0, false, Ok(()));
         let part = self.little();
-        while files < FILES_AT_ONCE
+        // While somebody reads what was given up nothing is gained by more.
+        let files_most = if self.flushes.wants_room() && values.has_retired() { 0 } else { FILES_AT_ONCE };
+        while files < files_most
             && !self.is_stopping()
             && let Some(number) = values.little_wanted(begins, part)
         {
@@ -70,18 +72,26 @@ impl Core {
             let Some(_pass) = self.commits.try_pass() else { return failed.map(|()| false) };
             self.durability.check_writable()?;
             files += 1;
-            match self.collect_file(number, part) {
-                Ok(is_given_up) => given_up += u32::from(is_given_up),
-                // After those that were given up before.
-                Err(error) if error.code() == Code::OUT_OF_DISK_SPACE && given_up > 0 => {
-                    more = true;
-                    break;
+            let lacks_room = match self.collect_file(number, part) {
+                Ok(is_given_up) => {
+                    given_up += u32::from(is_given_up);
+                    false
                 }
                 Err(error) => {
-                    let damaged = error.code() == Code::CHECKSUM_MISMATCH;
-                    values.pass_over(number, if damaged { DAMAGED_PAUSE } else { PAUSE });
-                    failed = failed.and(Err(error));
+                    let lacks_room = error.code() == Code::OUT_OF_DISK_SPACE;
+                    // Those that were given up before may give some.
+                    if !lacks_room || given_up == 0 {
+                        let damaged = error.code() == Code::CHECKSUM_MISMATCH;
+                        values.pass_over(number, if damaged { DAMAGED_PAUSE } else { PAUSE });
+                        failed = failed.and(Err(error));
+                    }
+                    lacks_room
                 }
+            };
+            // Where room is scarce each gives some before the next one takes any; and of the others more would have to be copied.
+            more = given_up > 0 && (lacks_room || self.flushes.wants_room());
+            if more || lacks_room {
+                break;
             }
         }
         let Some(_pass) = self.commits.try_pass() else { return failed.map(|()| false) };

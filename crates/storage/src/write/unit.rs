@@ -366,8 +366,7 @@ impl<'i> WriteUnit<'i> {
         let pending = self.payload.len() + bytes;
         if changes >= PENDING_CHANGES_MAX
             || self.payload.len() >= PAYLOAD_AT_ONCE
-            || pending > COUNTED_BYTES
-                && (!self.count(pending) || pending > self.core.base.options.pending_bytes())
+            || pending > COUNTED_BYTES && (!self.count(pending) || pending > self.core.base.pending_bytes)
         {
             self.flush()?;
         }
@@ -521,7 +520,7 @@ impl Write for WriteUnit<'_> {
     }
 
     fn reserve(&mut self, bytes: usize) {
-        let bytes = bytes.min(self.core.base.options.pending_bytes() / 2).min(PAYLOAD_AT_ONCE);
+        let bytes = bytes.min(self.core.base.pending_bytes / 2).min(PAYLOAD_AT_ONCE);
         let room = bytes + bytes / 8 + SMALL_BATCH_BYTES;
         self.payload.reserve(room);
         if self.batch.is_none() {

@@ -114,6 +114,11 @@ impl Values {
         Ok(())
     }
 
+    /// Whether files that were given up are there yet.
+    pub fn has_retired(&self) -> bool {
+        !self.state.lock().retired.is_empty()
+    }
+
     /// Whether files wait for a flush.
     pub fn waits_for_flush(&self) -> bool {
         self.state.lock().retired.iter().any(|retired| !retired.flushed)

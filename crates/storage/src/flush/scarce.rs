@@ -43,7 +43,7 @@ impl Flushes {
         self.disk.lacks(self.disk.kept())
     }
 
-    /// Why large values are moved by compactions. (One that moves none of what it wants to does not know how much room there is.)
+    /// Why large values are moved by compactions.
     pub(super) fn why_blobs_move(&self) -> Reason {
         if self.wants_room() { Reason::Scarce { room: self.disk.kept() / 4 } } else { Reason::Garbage }
     }

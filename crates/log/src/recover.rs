@@ -217,11 +217,7 @@ impl Scanner {
             };
             let Some(bytes) = self.bytes_at(at, len)? else { return Ok(None) };
             let places = len + 1 - HEADER_LEN;
-            let found = bytes[INDEX..].windows(8).take(places).position(|window| {
-                let found = u64::from_le_bytes(std::array::from_fn(|i| window[i]));
-                found.wrapping_sub(least) < AHEAD_MAX
-            });
-            if let Some(found) = found {
+            if let Some(found) = first_near(&bytes[INDEX..][..places + 7], least) {
                 return Ok(Some(at + found as u64));
             }
             at += places as u64;
@@ -245,6 +241,45 @@ impl Scanner {
                 && next.durable >= header.durable
         }))
     }
+}
+
+/// So many places are looked at together.
+const TOGETHER: usize = 64;
+
+/// Where in these bytes the first number begins that is `least` or somewhat above.
+fn first_near(bytes: &[u8], least: u64) -> Option<usize> {
+    let places = bytes.len().saturating_sub(7);
+    let mut at = 0;
+    while at < places {
+        let end = (at + TOGETHER).min(places);
+        let none = bytes[at..].first_chunk().is_some_and(|stretch| none_near(stretch, least));
+        if !none && let Some(found) = (at..end).find(|from| is_near(&bytes[*from..], least)) {
+            return Some(found);
+        }
+        at = end;
+    }
+    None
+}
+
+/// Whether the number that begins these bytes is `least` or somewhat above.
+fn is_near(bytes: &[u8], least: u64) -> bool {
+    bytes.first_chunk().is_some_and(|number| u64::from_le_bytes(*number).wrapping_sub(least) < AHEAD_MAX)
+}
+
+/// Whether no number that begins in the first of these bytes can be near `least`: the upper halves of those that are have one of two values.
+/// (A start looks so through tens of megabytes. A loop over bytes without a way out is one for wide registers.)
+fn none_near(bytes: &[u8; TOGETHER + 7], least: u64) -> bool {
+    let upper = (least >> 32) as u32;
+    let [a, b, c, d] = upper.to_le_bytes();
+    let [e, f, g, h] = upper.wrapping_add(1).to_le_bytes();
+    let mut any = 0u8;
+    for at in 0..TOGETHER {
+        let (w, x, y, z) = (bytes[at + 4], bytes[at + 5], bytes[at + 6], bytes[at + 7]);
+        let first = (w ^ a) | (x ^ b) | (y ^ c) | (z ^ d);
+        let second = (w ^ e) | (x ^ f) | (y ^ g) | (z ^ h);
+        any |= u8::from(first == 0) | u8::from(second == 0);
+    }
+    any == 0
 }
 
 /// The end of the log as recovery found it.
@@ -408,4 +443,30 @@ fn cut(
     file.set_len(offset).and_then(|()| file.sync_all()).map_err(|e| Error::io("cutting a torn tail", e))?;
     segment.bytes = offset;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn a_number_is_found_at_every_byte(
+            mut bytes in prop::collection::vec(any::<u8>(), 0..300),
+            put in prop::option::of((any::<prop::sample::Index>(), 0..AHEAD_MAX + 2)),
+            least in any::<u64>(),
+        ) {
+            if let (Some((at, more)), Some(last)) = (put, bytes.len().checked_sub(8)) {
+                let at = at.index(last + 1);
+                bytes[at..at + 8].copy_from_slice(&least.wrapping_add(more).to_le_bytes());
+            }
+            let one_by_one = (0..bytes.len().saturating_sub(7)).find(|at| {
+                let found = u64::from_le_bytes(std::array::from_fn(|byte| bytes[at + byte]));
+                found.wrapping_sub(least) < AHEAD_MAX
+            });
+            prop_assert_eq!(first_near(&bytes, least), one_by_one);
+        }
+    }
 }

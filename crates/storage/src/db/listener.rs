@@ -107,6 +107,9 @@ const COMPACTION_PAUSE: Duration = Duration::from_secs(10);
 /// So long one does not begin that might not have room for all that it makes, which is no more than what it reads.
 const ROOM_PATIENCE: Duration = Duration::from_secs(20);
 
+/// So long at the most none begins while the log is applied at a start: it would take a processor from that.
+const START_PATIENCE: Duration = Duration::from_secs(2);
+
 type Gate = Box<dyn Fn() + Send + Sync>;
 
 /// What has been heard.
@@ -117,6 +120,8 @@ pub(crate) struct Events {
     sealed: AtomicU64,
     failed_flushes: AtomicU64,
     stopped: AtomicBool,
+    /// The log is applied.
+    started: AtomicBool,
     /// The database is about to be closed.
     closing: AtomicBool,
     /// Nothing that is at work in the background has an effect any more.
@@ -136,6 +141,11 @@ impl Events {
     /// Sets what is called, on RocksDB's thread, before memtables are written to a file. Once.
     pub fn set_gate(&self, gate: Gate) {
         let _ = self.gate.set(gate);
+    }
+
+    /// The log is applied: compactions may begin.
+    pub fn note_started(&self) {
+        self.started.store(true, Ordering::Release);
     }
 
     /// Nothing of RocksDB's waits any more for something to get better.
@@ -213,7 +223,8 @@ impl Events {
     }
 
     /// RocksDB does a failed compaction again at once. On a full disk that would take, each time, the last room from the log, and from the flush that
-    /// brings what was deleted into files. It is held up before it begins: what the failed one had written is gone by then.
+    /// brings what was deleted into files. It is held up before it begins: what the failed one had written is gone by then. So is each while
+    /// the log is applied at a start.
     fn hold_compaction(&self, inputs: &[PathBuf]) {
         let began = Instant::now();
         let bytes: u64 = inputs.iter().filter_map(|path| path.metadata().ok()).map(|about| about.len()).sum();
@@ -221,9 +232,10 @@ impl Events {
             || inputs.first().is_none_or(|path| fs4::available_space(path).is_ok_and(|room| room >= bytes));
         let failed_lately =
             || self.compaction_failed.lock().is_some_and(|failed| failed.elapsed() < COMPACTION_PAUSE);
+        let starts = || !self.started.load(Ordering::Acquire) && began.elapsed() < START_PATIENCE;
         let waits_for_room =
             || began.elapsed() < ROOM_PATIENCE && !self.lessens.load(Ordering::Acquire) && !has_room();
-        while (failed_lately() || waits_for_room())
+        while (starts() || failed_lately() || waits_for_room())
             && !self.closing.load(Ordering::Acquire)
             && !self.is_void()
         {
@@ -383,6 +395,19 @@ unsafe extern "C" fn stall(_: *mut c_void, _: *const ffi::rocksdb_writestallinfo
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn compactions_wait_until_the_log_is_applied() {
+        let events = Arc::<Events>::default();
+        let of_another = events.clone();
+        let began = Instant::now();
+        let compaction = std::thread::spawn(move || of_another.hold_compaction(&[]));
+        std::thread::sleep(Duration::from_millis(50));
+        assert!(!compaction.is_finished() || began.elapsed() > START_PATIENCE);
+        events.note_started();
+        compaction.join().unwrap();
+        events.hold_compaction(&[]);
+    }
 
     #[test]
     fn what_stops_the_database_and_what_does_not() {

@@ -112,6 +112,7 @@ impl Core {
             core.reconcile(known)?;
         }
         core.recover()?;
+        db.events().note_started();
         core.durability.begin(core.published.last());
         if !core.base.options.journal && core.durability.close_log() {
             // From here on the flushed state is all there is; an old log must not be applied again.

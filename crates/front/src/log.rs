@@ -8,6 +8,7 @@ pub mod date;
 pub mod events;
 pub mod ids;
 pub mod seldom;
+mod syslog;
 
 use std::borrow::Cow;
 use std::cell::Cell;
@@ -22,6 +23,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use parking_lot::Mutex;
 use sheaf_bson::json::{self, Style};
 use sheaf_bson::{DocBuf, RawDoc};
+pub use syslog::Facility;
+pub(crate) use syslog::SYSTEM_LOG;
+use syslog::Syslog;
 
 /// How bad a message is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -66,6 +70,7 @@ struct Logger {
 enum Sink {
     Stdout,
     File { file: File, path: PathBuf },
+    Syslog(Syslog),
     Nowhere,
 }
 
@@ -91,6 +96,14 @@ pub fn to_file(path: &Path, append: bool) -> io::Result<()> {
     }
     let file = OpenOptions::new().create(true).append(true).open(path)?;
     *logger().sink.lock() = Sink::File { file, path: path.to_owned() };
+    Ok(())
+}
+
+/// Sends the log to the system's, as lines of this program.
+///
+/// Errors: nobody listens there.
+pub fn to_syslog(program: &str, facility: Facility) -> io::Result<()> {
+    *logger().sink.lock() = Sink::Syslog(Syslog::new(Path::new(SYSTEM_LOG), program, facility)?);
     Ok(())
 }
 
@@ -243,6 +256,7 @@ pub fn write(
     let _ = match &mut *logger.sink.lock() {
         Sink::Stdout => io::stdout().lock().write_all(line.as_bytes()),
         Sink::File { file, .. } => file.write_all(line.as_bytes()),
+        Sink::Syslog(syslog) => syslog.send(severity, &line),
         Sink::Nowhere => Ok(()),
     };
 }

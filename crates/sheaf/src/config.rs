@@ -6,7 +6,7 @@ use serde_yaml_ng::Value;
 use sheaf_auth::AddressRange;
 use sheaf_server::options::ClusterRole;
 
-use crate::tls_settings::TlsSettings;
+use crate::tls_settings::{self, TlsSettings};
 use crate::values;
 
 /// What flags and file can decide; `None` is open.
@@ -21,6 +21,8 @@ pub struct Settings {
     pub bind_ip_all: Option<bool>,
     pub ipv6: Option<bool>,
     pub logpath: Option<PathBuf>,
+    pub syslog: Option<bool>,
+    pub syslog_facility: Option<String>,
     pub logappend: Option<bool>,
     pub log_rotate: Option<String>,
     pub fork: Option<bool>,
@@ -111,6 +113,8 @@ impl Settings {
             bind_ip_all,
             ipv6,
             logpath,
+            syslog,
+            syslog_facility,
             logappend,
             log_rotate,
             fork,
@@ -276,13 +280,26 @@ fn apply(settings: &mut Settings, path: &str, value: &Value) -> Result<(), Strin
                 return Err(format!("Unrecognized option: {path}"));
             }
         }
-        "systemLog.destination" => {
-            let destination = text(path, value)?;
-            if destination != "file" {
-                return Err(format!("systemLog.destination: {destination} is not supported"));
+        // What is below `net.tls` has had other names, which still hold.
+        _ if path.starts_with("net.ssl.") => {
+            let (name, value) = tls_settings::named_anew(&path["net.ssl.".len()..], text(path, value)?);
+            if !settings.tls.take(name, value)? {
+                return Err(format!("Unrecognized option: {path}"));
             }
         }
+        "systemLog.destination" => {
+            settings.syslog = match text(path, value)?.as_str() {
+                "file" => None,
+                "syslog" => Some(true),
+                other => {
+                    return Err(format!(
+                        "BadValue: Bad value for systemLog.destination: {other}; expected one of (syslog|file)"
+                    ));
+                }
+            };
+        }
         "systemLog.path" => settings.logpath = Some(path_of(value)?),
+        "systemLog.syslogFacility" => settings.syslog_facility = Some(text(path, value)?),
         "systemLog.logAppend" => settings.logappend = Some(boolean(path, value)?),
         "systemLog.logRotate" => settings.log_rotate = Some(text(path, value)?),
         "systemLog.quiet" => settings.quiet = Some(boolean(path, value)?),
@@ -461,6 +478,26 @@ mod tests {
             assert_eq!(ranges.iter().any(|range| range.contains(address)), is_in, "{address}");
         }
         assert!(of("[10.0.0.0/33]").is_err() && of("10.0.0.1").is_err() && of("[host]").is_err());
+    }
+
+    #[test]
+    fn tls_by_its_former_names() {
+        let text = "net: {ssl: {mode: preferSSL, PEMKeyFile: /key, PEMKeyPassword: secret, CAFile: /ca, allowInvalidHostnames: true}}";
+        let anew = "net: {tls: {mode: preferTLS, certificateKeyFile: /key, certificateKeyFilePassword: secret, CAFile: /ca, \
+                    allowInvalidHostnames: true}}";
+        assert_eq!(parse(text).unwrap().tls, parse(anew).unwrap().tls);
+        assert!(parse("net.ssl.nonesuch: 1").unwrap_err().contains("Unrecognized option: net.ssl.nonesuch"));
+    }
+
+    #[test]
+    fn the_log_goes_to_one_place() {
+        let settings = parse("systemLog: {destination: syslog, syslogFacility: local3}").unwrap();
+        assert_eq!((settings.syslog, settings.syslog_facility.as_deref()), (Some(true), Some("local3")));
+        assert!(parse("systemLog.destination: paper").unwrap_err().contains("expected one of (syslog|file)"));
+        let both = parse("systemLog: {destination: syslog, path: /log}").unwrap();
+        assert!(values::check(&both).unwrap_err().contains("both a logpath and syslog"));
+        let facility = parse("systemLog.syslogFacility: local9").unwrap();
+        assert!(values::check(&facility).unwrap_err().contains("syslogFacility"));
     }
 
     #[test]

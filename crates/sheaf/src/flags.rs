@@ -88,6 +88,12 @@ pub struct ProcessFlags {
     /// Log to this file instead of standard output
     #[arg(long)]
     pub logpath: Option<PathBuf>,
+    /// Log to the system's log instead of standard output
+    #[arg(long)]
+    pub syslog: bool,
+    /// What the system's log is told that this program is: user, daemon, local0 and so on
+    #[arg(long = "syslogFacility")]
+    pub syslog_facility: Option<String>,
     /// Go on with the log file that is there
     #[arg(long)]
     pub logappend: bool,
@@ -373,6 +379,8 @@ impl ProcessFlags {
             bind_ip_all: self.bind_ip_all.then_some(true),
             ipv6: self.ipv6.then_some(true),
             logpath: self.logpath.clone(),
+            syslog: self.syslog.then_some(true),
+            syslog_facility: self.syslog_facility.clone(),
             logappend: self.logappend.then_some(true),
             log_rotate: self.log_rotate.clone(),
             fork: self.fork.then_some(true),

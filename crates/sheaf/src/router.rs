@@ -25,6 +25,8 @@ use crate::{limits, values};
 /// A router's clients wait for shards on threads of their own.
 const BUSY_THREADS: usize = 1024;
 
+const DEFAULT_PORT: u16 = 27017;
+
 /// Runs the router role.
 pub fn main(flags: &RouterFlags, argv: &[String]) -> ExitCode {
     let (settings, config) = match settings(flags) {
@@ -34,7 +36,9 @@ pub fn main(flags: &RouterFlags, argv: &[String]) -> ExitCode {
     if settings.fork == Some(true) && std::env::var_os(FORKED).is_none() {
         return background(&settings, argv);
     }
-    if let Err(text) = limits::close_files(&settings.parameters).and_then(|()| open_log(&settings)) {
+    if let Err(text) =
+        limits::close_files(&settings.parameters).and_then(|()| open_log(&settings, DEFAULT_PORT))
+    {
         return bad_options(&text);
     }
     limits::raise_open_files();
@@ -73,7 +77,7 @@ pub fn main(flags: &RouterFlags, argv: &[String]) -> ExitCode {
 ///
 /// Errors: a text for the user.
 pub fn options(settings: &Settings, argv: &[String]) -> Result<FrontOptions, String> {
-    let mut front = front_options(settings, argv, 27017)?;
+    let mut front = front_options(settings, argv, DEFAULT_PORT)?;
     front.busy_threads = BUSY_THREADS;
     // Each client may need a connection to a shard, too.
     front.max_connections = (front.max_connections / 2).max(1);

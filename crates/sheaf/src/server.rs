@@ -29,7 +29,9 @@ pub fn main(flags: ServerFlags, argv: &[String]) -> ExitCode {
     if settings.fork == Some(true) && std::env::var_os(FORKED).is_none() {
         return background(&settings, argv);
     }
-    if let Err(text) = limits::close_files(&settings.parameters).and_then(|()| open_log(&settings)) {
+    if let Err(text) =
+        limits::close_files(&settings.parameters).and_then(|()| open_log(&settings, default_port(&settings)))
+    {
         return bad_options(&text);
     }
     limits::raise_open_files();

@@ -110,3 +110,13 @@ impl TlsSettings {
         TlsSettings { mode: None, ..self.clone() } != TlsSettings::default()
     }
 }
+
+/// An option as it was called below `net.ssl` before MongoDB 4.2, and its value, as they are called below `net.tls`.
+pub fn named_anew(name: &str, value: String) -> (&str, String) {
+    match name {
+        "mode" => (name, value.strip_suffix("SSL").map(|mode| format!("{mode}TLS")).unwrap_or(value)),
+        "PEMKeyFile" => ("certificateKeyFile", value),
+        "PEMKeyPassword" => ("certificateKeyFilePassword", value),
+        _ => (name, value),
+    }
+}

@@ -4,6 +4,8 @@ use std::fmt::Display;
 use std::ops::RangeInclusive;
 use std::path::Path;
 
+use sheaf_front::log::Facility;
+
 use crate::config::Settings;
 
 /// Looks at the values of what was said.
@@ -14,6 +16,15 @@ pub fn check(settings: &Settings) -> Result<(), String> {
     is_said("storage.dbPath", settings.dbpath.as_deref())?;
     if settings.logpath.as_deref().is_some_and(is_empty) {
         return Err("BadValue: logpath cannot be empty if supplied".to_owned());
+    }
+    if settings.syslog == Some(true) && settings.logpath.is_some() {
+        return Err("BadValue: Can't use both a logpath and syslog".to_owned());
+    }
+    if settings.syslog_facility.as_ref().is_some_and(|name| name.parse::<Facility>().is_err()) {
+        return Err(
+            "BadValue: syslogFacility must be set to a string representing one of the possible syslog facilities"
+                .to_owned(),
+        );
     }
     // What stands behind the slash of the flag is a list of members, as of old.
     let set_name = settings.repl_set.as_deref().and_then(|name| name.split('/').next());

@@ -15,15 +15,13 @@ use rustix::io::Errno;
 use super::console::{Console, Ending, PATIENCE};
 use super::options::{Destination, Format};
 use super::syslog::Syslog;
+use crate::log::SYSTEM_LOG;
 
 /// Room is taken from the disk in pieces of this size.
 const ROOM_BYTES: u64 = 1 << 20;
 
 /// No event in BSON is longer: a message, and what events have besides.
 const LARGEST_EVENT: u64 = 64 << 20;
-
-/// Where the system's log listens.
-const SYSTEM_LOG: &str = "/dev/log";
 
 /// What a datagram takes, with room to spare: Linux has 208 KB for each socket unless told otherwise.
 const DATAGRAM_BYTES: u64 = 150 << 10;

@@ -14,6 +14,10 @@ use crate::config::Settings;
 pub fn background(settings: &Settings, argv: &[String]) -> ExitCode {
     use std::os::unix::process::CommandExt;
     let Some(logpath) = &settings.logpath else {
+        if settings.syslog == Some(true) {
+            // Who starts it would not learn from there when it listens, or why it does not.
+            return bad_options("BadValue: --fork cannot be used with --syslog here, only with --logpath");
+        }
         return bad_options("BadValue: --fork has to be used with --logpath");
     };
     let program = match std::env::current_exe() {

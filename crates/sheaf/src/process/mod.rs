@@ -82,12 +82,19 @@ pub fn fail(code: u8, id: i32, message: &str, error: &str) -> ExitCode {
 /// Begins the log where the settings say.
 ///
 /// Errors: a text for the user.
-pub fn open_log(settings: &Settings) -> Result<(), String> {
+pub fn open_log(settings: &Settings, default_port: u16) -> Result<(), String> {
     if let Some(level) = settings.verbosity {
         log::set_verbosity(level);
     }
     log::set_quiet(settings.quiet == Some(true));
     log::set_reopening(reopens_logs(settings)?);
+    if settings.syslog == Some(true) {
+        let program = format!("sheaf.{}", settings.port.unwrap_or(default_port));
+        let facility =
+            settings.syslog_facility.as_deref().and_then(|name| name.parse().ok()).unwrap_or_default();
+        return log::to_syslog(&program, facility)
+            .map_err(|error| format!("Failed to open the system's log: {error}"));
+    }
     let Some(path) = &settings.logpath else { return Ok(()) };
     if path.is_dir() {
         return Err(format!("logpath \"{}\" should name a file, not a directory.", path.display()));

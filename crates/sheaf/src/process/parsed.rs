@@ -196,10 +196,12 @@ fn watching(settings: &Settings, given: &mut Given) {
     given.put("processManagement.fork", settings.fork);
     given.put("processManagement.pidFilePath", settings.pidfilepath.as_deref());
     given.put("processManagement.timeZoneInfo", settings.time_zone_info.as_deref());
-    given.put("systemLog.destination", settings.logpath.as_ref().map(|_| "file"));
+    let to_syslog = settings.syslog.is_some_and(|on| on).then_some("syslog");
+    given.put("systemLog.destination", settings.logpath.as_ref().map(|_| "file").or(to_syslog));
     given.put("systemLog.logAppend", settings.logappend);
     given.put("systemLog.logRotate", settings.log_rotate.as_deref());
     given.put("systemLog.path", settings.logpath.as_deref());
+    given.put("systemLog.syslogFacility", settings.syslog_facility.as_deref());
     given.put("systemLog.quiet", settings.quiet);
     given.int("systemLog.verbosity", settings.verbosity);
     given.int("metrics.port", settings.metrics_port);

@@ -189,6 +189,7 @@ fn sort() -> impl Strategy<Value = Option<DocBuf>> {
         2 => Just(None),
         1 => direction().prop_map(|d| Some(doc! { "a": d })),
         1 => (direction(), direction()).prop_map(|(x, y)| Some(doc! { "a": x, "b": y })),
+        1 => direction().prop_map(|d| Some(doc! { "a.0": d })),
         1 => direction().prop_map(|d| Some(doc! { "c.d": d })),
         1 => direction().prop_map(|d| Some(doc! { "_id": d })),
         1 => direction().prop_map(|d| Some(doc! { "b": d })),

@@ -369,6 +369,21 @@ impl Account {
         Ok(held)
     }
 
+    /// Takes `bytes` if nobody has to give up any for it. `None`: somebody would have to.
+    ///
+    /// Errors: that the operation has to stop.
+    pub fn reserve_what_is_free(self: &Arc<Self>, bytes: u64) -> Result<Option<Held>> {
+        self.check()?;
+        self.used.fetch_add(bytes, Ordering::Relaxed);
+        let total = self.process.used.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes);
+        if total > self.process.limit || self.process.pressure() == Pressure::Critical {
+            self.give_back(bytes);
+            return Ok(None);
+        }
+        self.list();
+        Ok(Some(Held { account: Some(self.clone()), bytes }))
+    }
+
     fn take(self: &Arc<Self>, bytes: u64) -> Result<()> {
         if bytes == 0 {
             return Ok(());

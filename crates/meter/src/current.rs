@@ -306,6 +306,26 @@ pub fn reserve(bytes: u64) -> Result<Held> {
     })
 }
 
+/// How often it is looked whether memory has become free, and for how long.
+const LOOK_FOR_MEMORY: Duration = Duration::from_millis(5);
+const WAIT_FOR_MEMORY: Duration = Duration::from_secs(10);
+
+/// As [`reserve`], for one who holds nothing that others wait for: before others have to give up memory, it is waited until they give it back.
+///
+/// Errors: `ExceededMemoryLimit`, and those of [`check`].
+pub fn reserve_in_time(bytes: u64) -> Result<Held> {
+    let Some(meter) = current() else { return Ok(Held::none()) };
+    let account = meter.account();
+    let began = Instant::now();
+    while began.elapsed() < WAIT_FOR_MEMORY {
+        if let Some(held) = account.reserve_what_is_free(bytes)? {
+            return Ok(held);
+        }
+        pause(LOOK_FOR_MEMORY)?;
+    }
+    meter.reserve(bytes)
+}
+
 /// How much a stage keeps in memory before it goes on on disk: `wanted`, or less where operations have little.
 pub fn spill_bytes(wanted: usize) -> usize {
     CURRENT.with(|current| match &*current.borrow() {

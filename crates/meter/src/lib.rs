@@ -28,8 +28,8 @@ mod turns;
 
 pub use account::{Account, Held, Part, Process};
 pub use current::{
-    Conduct, Entered, check, current, enter, enter_as, note_wait, owner, pause, reserve, shield, spill_bytes,
-    tick, tick_for, wait_until, waited,
+    Conduct, Entered, check, current, enter, enter_as, note_wait, owner, pause, reserve, reserve_in_time,
+    shield, spill_bytes, tick, tick_for, wait_until, waited,
 };
 pub use meter::{Meter, Source};
 pub use pressure::{Marks, Pressure};

@@ -9,6 +9,7 @@ use sheaf_query::matcher::Matcher;
 use sheaf_rows::{Cx, Limits};
 use sheaf_storage::{Collection, Write};
 
+use super::found::Found;
 use super::seen::Way;
 use super::update::{again, next_record};
 use super::{Change, WriteCx};
@@ -62,17 +63,23 @@ pub fn run_delete(
     }
     let (mut count, mut last) = (0, None);
     let mut all = || -> Result<()> {
-        while let Some((key, doc)) = next_record(&mut executor, &mut rows)? {
-            let Some(gone) = delete_one(w, cx, collection, &matcher, &key, Some(&doc))? else { continue };
-            count += 1;
-            if keep {
-                last = Some(gone);
-            }
-            if !statement.multi {
-                break;
+        let mut collection = collection.clone();
+        let mut found = Found::new(statement.multi);
+        while found.search(w, &mut executor, &mut rows)? {
+            while let Some((key, doc)) = found.next(w, &mut collection)? {
+                let Some(gone) = delete_one(w, cx, &collection, &matcher, &key, Some(&doc))? else {
+                    continue;
+                };
+                count += 1;
+                if keep {
+                    last = Some(gone);
+                }
+                if !statement.multi {
+                    return Ok(());
+                }
             }
         }
-        Ok(())
+        w.take_up(&collection).map(drop)
     };
     let result = all();
     cx.seen.ran(&mut executor);

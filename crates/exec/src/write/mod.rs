@@ -3,6 +3,7 @@
 mod check;
 mod delete;
 mod find_and_modify;
+mod found;
 pub mod open_buckets;
 mod point;
 mod seen;

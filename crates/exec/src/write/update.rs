@@ -11,6 +11,7 @@ use sheaf_query::update::{ApplyCx, Update};
 use sheaf_rows::{Cx, Limits};
 use sheaf_storage::{Collection, Write};
 
+use super::found::Found;
 use super::seen::Way;
 use super::{Change, Validator, WriteCx};
 use crate::find;
@@ -55,10 +56,10 @@ pub fn run_update(
     statement: &UpdateStatement,
     keep: bool,
 ) -> Result<UpdateResult> {
-    let validator = if cx.bypass_validation { None } else { Validator::of(collection)? };
+    let validator = validator_of(cx, collection)?;
     let mut run = Run {
         cx,
-        collection,
+        collection: collection.clone(),
         statement,
         validator,
         keep,
@@ -80,9 +81,14 @@ pub fn run_update(
     Ok(run.result)
 }
 
+fn validator_of(cx: &WriteCx<'_>, collection: &Collection) -> Result<Option<Validator>> {
+    if cx.bypass_validation { Ok(None) } else { Validator::of(collection) }
+}
+
 struct Run<'r> {
     cx: &'r WriteCx<'r>,
-    collection: &'r Arc<Collection>,
+    /// As it is now.
+    collection: Arc<Collection>,
     statement: &'r UpdateStatement,
     validator: Option<Validator>,
     keep: bool,
@@ -94,7 +100,7 @@ impl Run<'_> {
     fn search(&mut self, w: &mut dyn Write) -> Result<()> {
         let matcher = self.statement.query.matcher();
         let by_id = self.statement.query.hint == crate::plan::query::Hint::None
-            && crate::index::clustered_by_id(self.collection);
+            && crate::index::clustered_by_id(&self.collection);
         if by_id
             && self.statement.query.collator.is_none()
             && let Some(id) = id_equality(matcher.root())
@@ -108,7 +114,7 @@ impl Run<'_> {
         let reads = self.cx.reads(w.view()?);
         let limits = Limits { now_millis: self.cx.now_millis, ..Limits::default() };
         let mut rows = Cx::new(limits, self.cx.interrupt);
-        let mut executor = find::open(&self.statement.query, self.collection, &reads, &mut rows)?;
+        let mut executor = find::open(&self.statement.query, &self.collection, &reads, &mut rows)?;
         self.cx.seen.go(Way::Plan(executor.plan().clone()));
         if !self.statement.multi && !w.retries_conflicts() {
             let found = next_record(&mut executor, &mut rows);
@@ -132,11 +138,19 @@ impl Run<'_> {
         executor: &mut Executor,
         rows: &mut Cx<'_>,
     ) -> Result<()> {
-        while let Some((key, doc)) = next_record(executor, rows)? {
-            if self.one(w, matcher, &key, Some(&doc))? && !self.statement.multi {
-                break;
+        let mut found = Found::new(self.statement.multi);
+        while found.search(w, executor, rows)? {
+            while let Some((key, doc)) = found.next(w, &mut self.collection)? {
+                if found.is_anew() {
+                    self.validator = validator_of(self.cx, &self.collection)?;
+                }
+                if self.one(w, matcher, &key, Some(&doc))? && !self.statement.multi {
+                    return Ok(());
+                }
             }
         }
+        // An upsert may follow.
+        self.collection = w.take_up(&self.collection)?;
         Ok(())
     }
 
@@ -158,7 +172,7 @@ impl Run<'_> {
         key: &[u8],
         seen: Option<&[u8]>,
     ) -> Result<bool> {
-        let Some(old) = w.read_for_update(self.collection, key)? else { return Ok(false) };
+        let Some(old) = w.read_for_update(&self.collection, key)? else { return Ok(false) };
         self.cx.seen.add(0, u64::from(seen.is_none()));
         let old = DocBuf::from_bytes(old);
         let changed = seen.is_none_or(|seen| seen != old.as_bytes());
@@ -196,7 +210,7 @@ impl Run<'_> {
                 _ => operator_diff(old.as_raw(), new.as_raw(), update.paths()),
             };
             self.cx.announce(w, Change::Update { before: old.as_raw(), after: new.as_raw() });
-            w.update(self.collection, key, old.as_raw(), new.as_raw(), delta.as_ref().map(DocBuf::as_raw))?;
+            w.update(&self.collection, key, old.as_raw(), new.as_raw(), delta.as_ref().map(DocBuf::as_raw))?;
             self.result.modified += count;
         }
         if self.keep {
@@ -226,7 +240,7 @@ impl Run<'_> {
         let new = self.statement.update.upsert(filter.filter(), || (self.cx.new_object_id)(), &apply)?;
         self.check(None, new.as_raw())?;
         self.cx.announce(w, Change::Upsert(new.as_raw()));
-        w.insert(self.collection, new.as_raw())?;
+        w.insert(&self.collection, new.as_raw())?;
         self.result.upserted = new.as_raw().get("_id").map(OwnedValue::from);
         if self.keep {
             self.result.after = Some(new);

@@ -158,6 +158,10 @@ fn each<'a>(mut value: Value<'a>, mut parts: &[Part], array: &mut bool, give: &m
                 if let Some((part, rest)) = split
                     && let Some(item) = at_position(items, part)
                 {
+                    // An array that a position picks is one value where the path ends.
+                    if rest.is_empty() {
+                        return give(item);
+                    }
                     (value, parts) = (item, rest);
                     continue;
                 }
@@ -255,6 +259,7 @@ fn to_array<'a, 'p>(mut value: Value<'a>, mut parts: &'p [Part]) -> Place<'a, 'p
     loop {
         match (value, parts.split_first()) {
             (Value::Array(items), Some((part, rest))) => match at_position(items, part) {
+                Some(item) if rest.is_empty() => return Place::Done(item),
                 Some(item) => (value, parts) = (item, rest),
                 None => return Place::At(value, parts),
             },

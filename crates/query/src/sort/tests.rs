@@ -28,6 +28,15 @@ fn arrays_count_as_their_extreme_element() {
         (doc! { "a.b": 1 }, doc! { "a": [{ "b": 2 }, { "b": [0, 5] }] }, "[Int32(0)]"),
         (doc! { "a.b": 1 }, doc! { "a": [{ "b": 2 }, 7] }, "[Null]"),
         (doc! { "a.1": 1 }, doc! { "a": [3, 1, 2] }, "[Int32(1)]"),
+        // An array at a position is one value where the path ends, as in an index.
+        (doc! { "a.0": 1 }, doc! { "a": [[5, 0], 7] }, r#"[Array({"0": Int32(5), "1": Int32(0)})]"#),
+        (doc! { "a.0": -1 }, doc! { "a": [[]] }, "[Array({})]"),
+        (doc! { "a.0.b": 1 }, doc! { "a": [[{ "b": 3 }, { "b": 2 }]] }, "[Int32(2)]"),
+        (
+            doc! { "a.0": 1, "a.1": 1 },
+            doc! { "a": [[5], [6]] },
+            r#"[Array({"0": Int32(5)}), Array({"0": Int32(6)})]"#,
+        ),
         (doc! { "a.1.b": -1 }, doc! { "a": [3, { "b": [4, 6] }] }, "[Int32(6)]"),
         (doc! { "a": 1 }, doc! { "a": [[5, 0], [4, 9]] }, r#"[Array({"0": Int32(4), "1": Int32(9)})]"#),
         // Keys below one array are taken together, not each for itself.

@@ -145,6 +145,11 @@ impl Write for Guarded<'_, '_, '_> {
         Ok(found)
     }
 
+    /// What is owned must not change between the search and the last write: only what is pending goes, with the records' locks.
+    fn set_down(&mut self) -> Result<()> {
+        self.inner.view().map(drop)
+    }
+
     fn read_for_update(&mut self, collection: &Arc<Collection>, key: &[u8]) -> Result<Option<Vec<u8>>> {
         let found = self.inner.read_for_update(collection, key)?;
         let filters = self.of(collection).filter(|placed| placed.placement.filters()).cloned();

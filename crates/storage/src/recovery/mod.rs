@@ -39,8 +39,8 @@ use crate::index::side_ident;
 use crate::keys::catalog_key;
 use crate::oplog::{LogEntry, log_error};
 
-/// So much of the log is read before it is applied.
-const READ_BYTES: usize = 4 << 20;
+/// So much of the log is read before it is applied: little, so that reading, taking apart and writing are soon all at work.
+const READ_BYTES: usize = 1 << 20;
 /// A longer start keeps what it has done, so that another crash soon after it does not cost all of it again.
 const FLUSH_AFTER: Duration = Duration::from_secs(3);
 

@@ -59,6 +59,21 @@ pub trait Write {
     /// The current definition for writing; holds DDL on it off until the commit. Views are given too.
     fn collection(&mut self, namespace: &str) -> Result<Option<Arc<Collection>>>;
 
+    /// Nothing is held from here on, while it is searched for what to write next: what is pending is committed, and whoever waits for the
+    /// collection goes first. Who holds it to the end (a transaction, a shard that guards what it owns) keeps it.
+    ///
+    /// Errors: those of a commit.
+    fn set_down(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    /// The definition for writing on, after [`Write::set_down`].
+    ///
+    /// Errors: `QueryPlanKilled`, where the collection has been dropped, renamed or replaced meanwhile.
+    fn take_up(&mut self, collection: &Arc<Collection>) -> Result<Arc<Collection>> {
+        Ok(collection.clone())
+    }
+
     /// Locks a record and reads it as it is now; a plain write waits, a transaction fails with
     /// `WriteConflict`. The caller matches again if the bytes are not those that its cursor saw.
     fn read_for_update(&mut self, collection: &Arc<Collection>, key: &[u8]) -> Result<Option<Vec<u8>>>;

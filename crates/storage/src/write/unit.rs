@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use rocksdb::WriteBatch;
 use sheaf_bson::RawDoc;
-use sheaf_errors::Result;
+use sheaf_errors::{Code, Error, Result};
 use sheaf_meter::Held;
 use smallvec::SmallVec;
 
@@ -229,7 +229,7 @@ impl<'i> WriteUnit<'i> {
         self.oldest = None;
         self.fsync_pass = None;
         self.memory = Held::default();
-        let at = result.map_err(sheaf_errors::Error::of_several)?;
+        let at = result.map_err(Error::of_several)?;
         self.last = Some(at);
         Ok(at)
     }
@@ -469,6 +469,20 @@ impl Write for WriteUnit<'_> {
                 return Ok(Some(collection.clone()));
             }
         }
+    }
+
+    fn set_down(&mut self) -> Result<()> {
+        self.flush()?;
+        self.passes.retain(|(_, admission)| matches!(admission, Admission::Closed(_)));
+        Ok(())
+    }
+
+    fn take_up(&mut self, collection: &Arc<Collection>) -> Result<Arc<Collection>> {
+        let now = self.collection(&collection.namespace)?;
+        let same = now.filter(|now| now.uuid == collection.uuid && now.ident == collection.ident);
+        same.ok_or_else(|| {
+            Error::new(Code::QUERY_PLAN_KILLED, format!("collection dropped. UUID {}", collection.uuid))
+        })
     }
 
     fn read_for_update(&mut self, collection: &Arc<Collection>, key: &[u8]) -> Result<Option<Vec<u8>>> {

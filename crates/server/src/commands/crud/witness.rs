@@ -71,6 +71,14 @@ impl Write for Witness<'_, '_, '_> {
         self.inner.collection(namespace)
     }
 
+    fn set_down(&mut self) -> Result<()> {
+        self.inner.set_down()
+    }
+
+    fn take_up(&mut self, collection: &Arc<Collection>) -> Result<Arc<Collection>> {
+        self.inner.take_up(collection)
+    }
+
     fn read_for_update(&mut self, collection: &Arc<Collection>, key: &[u8]) -> Result<Option<Vec<u8>>> {
         self.inner.read_for_update(collection, key)
     }

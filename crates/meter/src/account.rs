@@ -191,7 +191,22 @@ impl Process {
         if self.used() > self.limit.saturating_add(beyond) { Err(self.full()) } else { Ok(()) }
     }
 
-    fn full(&self) -> Error {
+    /// Takes `bytes` if they are free: nobody gives up any for it, before or after, and it is no operation's own limit that counts. Of more than a half
+    /// of what operations have, that half is taken.
+    pub(crate) fn take_free(self: &Arc<Self>, bytes: u64) -> Option<Held> {
+        let bytes = bytes.min(self.limit / 2);
+        let fits = |used: u64| used.checked_add(bytes).filter(|total| *total <= self.limit);
+        if self.pressure() == Pressure::Critical
+            || self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).is_err()
+        {
+            return None;
+        }
+        let own = Account::with_limit(self, self.limit);
+        own.used.fetch_add(bytes, Ordering::Relaxed);
+        Some(Held { account: Some(own), bytes })
+    }
+
+    pub(crate) fn full(&self) -> Error {
         Error::new(
             Code::EXCEEDED_MEMORY_LIMIT,
             format!("The memory for operations, {} bytes, is in use", self.limit),
@@ -367,21 +382,6 @@ impl Account {
         let mut held = Held { account: Some(self.clone()), bytes: 0 };
         held.grow(bytes)?;
         Ok(held)
-    }
-
-    /// Takes `bytes` if nobody has to give up any for it. `None`: somebody would have to.
-    ///
-    /// Errors: that the operation has to stop.
-    pub fn reserve_what_is_free(self: &Arc<Self>, bytes: u64) -> Result<Option<Held>> {
-        self.check()?;
-        self.used.fetch_add(bytes, Ordering::Relaxed);
-        let total = self.process.used.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes);
-        if total > self.process.limit || self.process.pressure() == Pressure::Critical {
-            self.give_back(bytes);
-            return Ok(None);
-        }
-        self.list();
-        Ok(Some(Held { account: Some(self.clone()), bytes }))
     }
 
     fn take(self: &Arc<Self>, bytes: u64) -> Result<()> {

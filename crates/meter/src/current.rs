@@ -310,20 +310,20 @@ pub fn reserve(bytes: u64) -> Result<Held> {
 const LOOK_FOR_MEMORY: Duration = Duration::from_millis(5);
 const WAIT_FOR_MEMORY: Duration = Duration::from_secs(10);
 
-/// As [`reserve`], for one who holds nothing that others wait for: before others have to give up memory, it is waited until they give it back.
+/// Takes memory of the process's for one who holds nothing that others wait for: none of theirs is taken, it is waited until they give it back.
 ///
 /// Errors: `ExceededMemoryLimit`, and those of [`check`].
 pub fn reserve_in_time(bytes: u64) -> Result<Held> {
     let Some(meter) = current() else { return Ok(Held::none()) };
-    let account = meter.account();
+    let process = meter.process();
     let began = Instant::now();
     while began.elapsed() < WAIT_FOR_MEMORY {
-        if let Some(held) = account.reserve_what_is_free(bytes)? {
+        if let Some(held) = process.take_free(bytes) {
             return Ok(held);
         }
         pause(LOOK_FOR_MEMORY)?;
     }
-    meter.reserve(bytes)
+    Err(process.full())
 }
 
 /// How much a stage keeps in memory before it goes on on disk: `wanted`, or less where operations have little.

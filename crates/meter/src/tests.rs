@@ -418,3 +418,22 @@ fn what_does_not_come_back_is_not_waited_for() {
     lost.found(60 << 20);
     assert_eq!(process.shed(50 << 20), (1, 60 << 20));
 }
+
+#[test]
+fn what_is_free_is_taken_from_nobody() {
+    let process = Process::new(1000, 100);
+    let account = Account::new(&process);
+    let others = account.reserve(100).unwrap();
+    // Of more than a half, that half; beyond the limit of one operation.
+    let first = process.take_free(5000).unwrap();
+    assert_eq!((first.bytes(), process.used()), (500, 600));
+    assert!(process.take_free(401).is_none());
+    assert_eq!(process.used(), 600);
+    let second = process.take_free(400).unwrap();
+    assert!(process.take_free(1).is_none() && !account.is_shed());
+    drop((first, second));
+    process.set_pressure(Pressure::Critical);
+    assert!(process.take_free(1).is_none());
+    drop(others);
+    assert_eq!(process.used(), 0);
+}

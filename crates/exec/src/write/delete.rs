@@ -66,8 +66,11 @@ pub fn run_delete(
         let mut collection = collection.clone();
         let mut found = Found::new(statement.multi);
         while found.search(w, &mut executor, &mut rows)? {
-            while let Some((key, doc)) = found.next(w, &mut collection)? {
-                let Some(gone) = delete_one(w, cx, &collection, &matcher, &key, Some(&doc))? else {
+            while let Some((key, doc)) = found.next(w)? {
+                if found.begins_turn() {
+                    collection = w.take_up(&collection)?;
+                }
+                let Some(gone) = delete_one(w, cx, &collection, &matcher, &key, doc.as_deref())? else {
                     continue;
                 };
                 count += 1;
@@ -79,7 +82,7 @@ pub fn run_delete(
                 }
             }
         }
-        w.take_up(&collection).map(drop)
+        Ok(())
     };
     let result = all();
     cx.seen.ran(&mut executor);

@@ -5,13 +5,12 @@
 //! A document that has changed since it was found is looked at again anyway.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sheaf_errors::Result;
 use sheaf_meter::Held;
 use sheaf_rows::Cx;
-use sheaf_storage::{Collection, Write};
+use sheaf_storage::Write;
 
 use super::update::next_record;
 use crate::run::Executor;
@@ -21,24 +20,26 @@ const FIRST: usize = 16;
 const MOST: usize = 1024;
 const BYTES: usize = 1 << 20;
 
-/// Of more than this the memory is counted: what was found, as it is now, what becomes of it, and that in a batch whose buffer has grown.
+/// Of more than this the memory is counted: of each document as it was found, as it is now, what becomes of it, that in a batch whose buffer has
+/// grown, and what RocksDB makes of it.
 const COUNTED_BYTES: usize = 256 << 10;
-const COPIES: u64 = 6;
+const COPIES: u64 = 7;
 
 /// So long others wait for one turn.
 const TURN: Duration = Duration::from_millis(10);
 
 /// Documents that were found, in their order.
 pub(super) struct Found {
-    records: VecDeque<(Vec<u8>, Vec<u8>)>,
+    /// Keys, and documents but the largest: those are read again anyway, and many may wait for memory.
+    records: VecDeque<(Vec<u8>, Option<Vec<u8>>)>,
     memory: Held,
     most: usize,
     /// When the turn began; none does before the first document is taken.
     since: Option<Instant>,
+    /// The document that was given is the first of its turn.
+    begins: bool,
     /// The search has come to its end.
     ended: bool,
-    /// The definition is another one than it was when the last document was taken.
-    anew: bool,
 }
 
 impl Found {
@@ -49,8 +50,8 @@ impl Found {
             memory: Held::default(),
             most: if all { FIRST } else { 1 },
             since: None,
+            begins: false,
             ended: false,
-            anew: false,
         }
     }
 
@@ -61,7 +62,7 @@ impl Found {
         if self.ended {
             return Ok(false);
         }
-        w.set_down()?;
+        let holds_nothing = w.set_down()?;
         (self.since, self.memory) = (None, Held::default());
         let mut bytes = 0;
         while self.records.len() < self.most && bytes < BYTES {
@@ -70,9 +71,11 @@ impl Found {
                 break;
             };
             bytes += key.len() + doc.len();
+            let doc = (doc.len() <= COUNTED_BYTES).then_some(doc);
             self.records.push_back((key, doc));
         }
-        if bytes > COUNTED_BYTES {
+        // Who waits with something held would keep that from those who have the memory.
+        if bytes > COUNTED_BYTES && holds_nothing {
             self.memory = sheaf_meter::reserve_in_time(COPIES * bytes as u64)?;
         }
         if self.most > 1 {
@@ -81,30 +84,24 @@ impl Found {
         Ok(!self.records.is_empty())
     }
 
-    /// The next one, which may be written to this collection now.
+    /// The next one. Where it begins a turn, the collection is to be taken up before it is written.
     ///
-    /// Errors: `QueryPlanKilled`, and those of committing what was written.
-    pub fn next(
-        &mut self,
-        w: &mut dyn Write,
-        collection: &mut Arc<Collection>,
-    ) -> Result<Option<(Vec<u8>, Vec<u8>)>> {
+    /// Errors: those of committing what was written.
+    pub fn next(&mut self, w: &mut dyn Write) -> Result<Option<(Vec<u8>, Option<Vec<u8>>)>> {
         let Some(record) = self.records.pop_front() else { return Ok(None) };
         let over = self.since.is_some_and(|since| since.elapsed() >= TURN);
         if over {
             w.set_down()?;
         }
-        if over || self.since.is_none() {
-            let now = w.take_up(collection)?;
-            self.anew |= !Arc::ptr_eq(&now, collection);
-            *collection = now;
+        self.begins = over || self.since.is_none();
+        if self.begins {
             self.since = Some(Instant::now());
         }
         Ok(Some(record))
     }
 
-    /// Whether the definition has become another one since this was asked last.
-    pub fn is_anew(&mut self) -> bool {
-        std::mem::take(&mut self.anew)
+    /// Whether the document that was given is the first of its turn.
+    pub fn begins_turn(&self) -> bool {
+        self.begins
     }
 }

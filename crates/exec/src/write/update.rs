@@ -140,17 +140,25 @@ impl Run<'_> {
     ) -> Result<()> {
         let mut found = Found::new(self.statement.multi);
         while found.search(w, executor, rows)? {
-            while let Some((key, doc)) = found.next(w, &mut self.collection)? {
-                if found.is_anew() {
-                    self.validator = validator_of(self.cx, &self.collection)?;
+            while let Some((key, doc)) = found.next(w)? {
+                if found.begins_turn() {
+                    self.take_up(w)?;
                 }
-                if self.one(w, matcher, &key, Some(&doc))? && !self.statement.multi {
+                if self.one(w, matcher, &key, doc.as_deref())? && !self.statement.multi {
                     return Ok(());
                 }
             }
         }
-        // An upsert may follow.
-        self.collection = w.take_up(&self.collection)?;
+        Ok(())
+    }
+
+    /// Goes on with the collection as it is now.
+    fn take_up(&mut self, w: &mut dyn Write) -> Result<()> {
+        let now = w.take_up(&self.collection)?;
+        if !Arc::ptr_eq(&now, &self.collection) {
+            self.validator = validator_of(self.cx, &now)?;
+            self.collection = now;
+        }
         Ok(())
     }
 
@@ -234,6 +242,7 @@ impl Run<'_> {
         if self.collection.is_view() {
             bail!(Code::COMMAND_NOT_SUPPORTED_ON_VIEW, "cannot write to a view");
         }
+        self.take_up(w)?;
         let timestamp = self.cx.update_timestamp(&self.statement.update);
         let apply = ApplyCx { matched_index: None, now_millis: self.cx.now_millis, timestamp };
         let filter = self.statement.query.matcher();

@@ -146,8 +146,8 @@ impl Write for Guarded<'_, '_, '_> {
     }
 
     /// What is owned must not change between the search and the last write: only what is pending goes, with the records' locks.
-    fn set_down(&mut self) -> Result<()> {
-        self.inner.view().map(drop)
+    fn set_down(&mut self) -> Result<bool> {
+        self.inner.view().map(|_| false)
     }
 
     fn read_for_update(&mut self, collection: &Arc<Collection>, key: &[u8]) -> Result<Option<Vec<u8>>> {

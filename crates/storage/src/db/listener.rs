@@ -122,6 +122,8 @@ pub(crate) struct Events {
     stopped: AtomicBool,
     /// The log is applied.
     started: AtomicBool,
+    /// When the first compaction was about to begin: when the database was opened, mostly.
+    first_compaction: OnceLock<Instant>,
     /// The database is about to be closed.
     closing: AtomicBool,
     /// Nothing that is at work in the background has an effect any more.
@@ -232,7 +234,8 @@ impl Events {
             || inputs.first().is_none_or(|path| fs4::available_space(path).is_ok_and(|room| room >= bytes));
         let failed_lately =
             || self.compaction_failed.lock().is_some_and(|failed| failed.elapsed() < COMPACTION_PAUSE);
-        let starts = || !self.started.load(Ordering::Acquire) && began.elapsed() < START_PATIENCE;
+        let first = *self.first_compaction.get_or_init(|| began);
+        let starts = || !self.started.load(Ordering::Acquire) && first.elapsed() < START_PATIENCE;
         let waits_for_room =
             || began.elapsed() < ROOM_PATIENCE && !self.lessens.load(Ordering::Acquire) && !has_room();
         while (starts() || failed_lately() || waits_for_room())

@@ -60,11 +60,11 @@ pub trait Write {
     fn collection(&mut self, namespace: &str) -> Result<Option<Arc<Collection>>>;
 
     /// Nothing is held from here on, while it is searched for what to write next: what is pending is committed, and whoever waits for the
-    /// collection goes first. Who holds it to the end (a transaction, a shard that guards what it owns) keeps it.
+    /// collection goes first. False: something is held all the same, by a transaction, or a shard that guards what it owns.
     ///
     /// Errors: those of a commit.
-    fn set_down(&mut self) -> Result<()> {
-        Ok(())
+    fn set_down(&mut self) -> Result<bool> {
+        Ok(false)
     }
 
     /// The definition for writing on, after [`Write::set_down`].

@@ -471,10 +471,10 @@ impl Write for WriteUnit<'_> {
         }
     }
 
-    fn set_down(&mut self) -> Result<()> {
+    fn set_down(&mut self) -> Result<bool> {
         self.flush()?;
         self.passes.retain(|(_, admission)| matches!(admission, Admission::Closed(_)));
-        Ok(())
+        Ok(self.passes.is_empty() && self.holds.is_empty())
     }
 
     fn take_up(&mut self, collection: &Arc<Collection>) -> Result<Arc<Collection>> {

@@ -71,7 +71,7 @@ impl Write for Witness<'_, '_, '_> {
         self.inner.collection(namespace)
     }
 
-    fn set_down(&mut self) -> Result<()> {
+    fn set_down(&mut self) -> Result<bool> {
         self.inner.set_down()
     }
 

@@ -28,10 +28,12 @@ const COPIES: u64 = 7;
 /// So long others wait for one turn.
 const TURN: Duration = Duration::from_millis(10);
 
+/// A record's key and its document, but of the largest: that is read again anyway, and many may wait for memory.
+type Record = (Vec<u8>, Option<Vec<u8>>);
+
 /// Documents that were found, in their order.
 pub(super) struct Found {
-    /// Keys, and documents but the largest: those are read again anyway, and many may wait for memory.
-    records: VecDeque<(Vec<u8>, Option<Vec<u8>>)>,
+    records: VecDeque<Record>,
     memory: Held,
     most: usize,
     /// When the turn began; none does before the first document is taken.
@@ -87,7 +89,7 @@ impl Found {
     /// The next one. Where it begins a turn, the collection is to be taken up before it is written.
     ///
     /// Errors: those of committing what was written.
-    pub fn next(&mut self, w: &mut dyn Write) -> Result<Option<(Vec<u8>, Option<Vec<u8>>)>> {
+    pub fn next(&mut self, w: &mut dyn Write) -> Result<Option<Record>> {
         let Some(record) = self.records.pop_front() else { return Ok(None) };
         let over = self.since.is_some_and(|since| since.elapsed() >= TURN);
         if over {

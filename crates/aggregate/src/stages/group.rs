@@ -229,12 +229,12 @@ impl Running {
         self.id.memory_bytes() + states
     }
 
-    /// The output document.
     /// About how large its document will be: what it holds, but no larger than documents are.
     fn document_bytes(&self) -> usize {
         self.memory_bytes().min(crate::MAX_OUTPUT_SIZE)
     }
 
+    /// The output document.
     fn finish(&self, stage: &Group, pushed_down: bool, arena: &Bump) -> Result<DocBuf> {
         // Room for all of it at once: a large document does not come to twice its size by growing.
         let mut bytes = Vec::with_capacity(self.document_bytes() + DOCUMENT_BYTES);
